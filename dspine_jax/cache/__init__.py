@@ -1,0 +1,1 @@
+"""Everything that changes while tokens are generated: frozen pytrees with named operations."""

@@ -1,0 +1,68 @@
+"""The drafter's context keys and values: a ring per sliding layer, every position for a full layer.
+
+A sliding layer with window W reads at most W - 1 positions before its own, so a ring of W + block rows holds all
+that any row of the next block can see. Memory stays bounded however long the context grows.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from dspine_jax.config import DrafterConfig
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["k", "v"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class DraftRing:
+    """One layer. Position p lives in row p % R."""
+
+    k: Float[Array, "B R K D"]
+    v: Float[Array, "B R K D"]
+
+    def write(
+        self,
+        positions: Int[Array, "B T"],
+        valid: Bool[Array, "B T"],
+        k: Float[Array, "B T K D"],
+        v: Float[Array, "B T K D"],
+    ) -> "DraftRing":
+        """Stores the valid rows; of a span longer than the ring only its last R rows."""
+        slots, ring = self.k.shape[:2]
+        end = jnp.max(jnp.where(valid, positions + 1, 0), axis=1, keepdims=True)
+        keep = valid & (positions >= end - ring)
+        row = jnp.where(keep, positions % ring, ring)
+        slot = jnp.arange(slots)[:, None]
+        return DraftRing(
+            k=self.k.at[slot, row].set(k.astype(self.k.dtype), mode="drop"),
+            v=self.v.at[slot, row].set(v.astype(self.v.dtype), mode="drop"),
+        )
+
+    def positions(self, length: Int[Array, " B"]) -> Int[Array, "B R"]:
+        """The position each row holds when positions 0 .. length - 1 were written; negative if none."""
+        ring = self.k.shape[1]
+        last = length[:, None] - 1
+        return last - (last - jnp.arange(ring)[None, :]) % ring
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["layers"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class DraftCache:
+    """One ring per drafter layer."""
+
+    layers: tuple[DraftRing, ...]
+
+    @staticmethod
+    def zeros(
+        config: DrafterConfig, slots: int, capacity: int, *, dtype: jnp.dtype, dense: bool = False
+    ) -> "DraftCache":
+        """Rings for contexts of up to `capacity` positions; `dense` keeps every position in every layer."""
+
+        def ring(kind):
+            window = capacity if dense or kind == "full_attention" else min(config.sliding_window, capacity)
+            shape = (slots, window + config.block_size, config.num_key_value_heads, config.head_dim)
+            return DraftRing(k=jnp.zeros(shape, dtype), v=jnp.zeros(shape, dtype))
+
+        return DraftCache(layers=tuple(ring(kind) for kind in config.layer_types))

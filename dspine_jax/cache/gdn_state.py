@@ -1,0 +1,55 @@
+"""State of one gated-delta-net layer, and the deferred fold.
+
+A block of draft tokens is read without touching the committed state: it leaves records (k, d, g and the inputs of
+the convolution). How many of its rows were accepted is known only afterwards and is stored once for all layers, as
+`TargetCache.pending`; the next read folds that prefix.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.gated_delta import Records
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["state", "records", "conv"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class GDNState:
+    """Committed recurrent state, the last block's records, and the convolution's recent inputs."""
+
+    state: Float[Array, "B Nv V K"]  # float32, before the recorded rows
+    records: Records  # R rows
+    conv: Float[Array, "B R+w channels"]  # w = kernel - 1 rows before the block, then the block's rows
+
+    @staticmethod
+    def zeros(
+        slots: int, rows: int, *, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, dtype
+    ) -> "GDNState":
+        channels = 2 * key_heads * key_dim + value_heads * value_dim
+        return GDNState(
+            state=jnp.zeros((slots, value_heads, value_dim, key_dim), jnp.float32),
+            records=Records(
+                k=jnp.zeros((slots, rows, key_heads, key_dim), jnp.float32),
+                d=jnp.zeros((slots, rows, value_heads, value_dim), jnp.float32),
+                g=jnp.zeros((slots, rows, value_heads), jnp.float32),
+            ),
+            conv=jnp.zeros((slots, rows + kernel - 1, channels), dtype),
+        )
+
+    def conv_window(self, pending: Int[Array, " B"], width: int) -> Float[Array, "B w channels"]:
+        """The `width` inputs just before the next row, after `pending` recorded rows were accepted."""
+        return take_rows(self.conv, pending, width)
+
+
+def take_rows(x: Float[Array, "B R ..."], start: Int[Array, " B"], count: int) -> Float[Array, "B count ..."]:
+    """Rows start .. start + count - 1 of each batch row."""
+    index = start[:, None] + jnp.arange(count)[None, :]
+    return jnp.take_along_axis(x, index.reshape(index.shape + (1,) * (x.ndim - 2)), axis=1)
+
+
+def pad_rows(x: Float[Array, "B T ..."], rows: int) -> Float[Array, "B R ..."]:
+    """Zero rows appended so that a narrow block fits records of a fixed width."""
+    return jnp.pad(x, [(0, 0), (0, rows - x.shape[1])] + [(0, 0)] * (x.ndim - 2))

@@ -1,0 +1,69 @@
+"""Block attention of the drafter: rows of one block read the fused context and their own block."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from dspine_jax.cache.draft_ring import DraftRing
+from dspine_jax.config import DrafterConfig
+from dspine_jax.layers import Linear, Scale, grouped_attention
+from dspine_jax.norms import rms_norm
+from dspine_jax.rope import apply_rope
+
+
+class DraftAttention(nnx.Module):
+    """Qwen3-style attention; keys and values of the context come from the fused target features."""
+
+    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype):
+        self.config = config
+        self.window = config.sliding_window if kind == "sliding_attention" else None
+        # The checkpoint's own flag wins over what the layer type implies.
+        self.causal = config.is_causal if config.is_causal is not None else kind == "sliding_attention"
+        hidden, dim = config.hidden_size, config.head_dim
+        self.q_proj = Linear(config.num_attention_heads * dim, hidden, dtype)
+        self.k_proj = Linear(config.num_key_value_heads * dim, hidden, dtype)
+        self.v_proj = Linear(config.num_key_value_heads * dim, hidden, dtype)
+        self.o_proj = Linear(hidden, config.num_attention_heads * dim, dtype)
+        self.q_norm = Scale(dim, dtype)
+        self.k_norm = Scale(dim, dtype)
+
+    def key_value(
+        self, x: Float[Array, "B T H"], positions: Int[Array, "B T"]
+    ) -> tuple[Float[Array, "B T K D"], Float[Array, "B T K D"]]:
+        """Keys (normed, rotated) and values of any rows at absolute positions."""
+        k = self.k_proj(x).reshape(*x.shape[:2], -1, self.config.head_dim)
+        v = self.v_proj(x).reshape(k.shape)
+        return self._rotate(rms_norm(k, self.k_norm.weight[...], self.config.rms_norm_eps), positions), v
+
+    def __call__(
+        self, x: Float[Array, "B T H"], positions: Int[Array, "B T"], context: DraftRing
+    ) -> Float[Array, "B T H"]:
+        """`positions` start at the anchor's, which is also the number of context positions."""
+        q = self.q_proj(x).reshape(*x.shape[:2], -1, self.config.head_dim)
+        q = self._rotate(rms_norm(q, self.q_norm.weight[...], self.config.rms_norm_eps), positions)
+        k, v = self.key_value(x, positions)
+        held = context.positions(positions[:, 0])
+        visible = self.visible_context(positions, held)
+        block = self.visible_block(positions)
+        o = grouped_attention(
+            q,
+            jnp.concatenate([context.k, k], axis=1),
+            jnp.concatenate([context.v, v], axis=1),
+            jnp.concatenate([visible, block], axis=-1),
+        )
+        return self.o_proj(o.reshape(*x.shape[:2], -1))
+
+    def visible_context(self, positions: Int[Array, "B T"], held: Int[Array, "B S"]) -> jax.Array:
+        """[B, T, S]: keys held at positions before the anchor, within the window that counts the row itself."""
+        anchor, row, key = positions[:, :1, None], positions[:, :, None], held[:, None, :]
+        oldest = jnp.zeros_like(row) if self.window is None else jnp.maximum(row - (self.window - 1), 0)
+        return (key >= oldest) & (key < anchor)
+
+    def visible_block(self, positions: Int[Array, "B T"]) -> jax.Array:
+        """[B, T, T]: all rows of the block, or the rows up to the reader's own."""
+        row, key = positions[:, :, None], positions[:, None, :]
+        return (key <= row) if self.causal else jnp.ones_like(key <= row)
+
+    def _rotate(self, x, positions):
+        return apply_rope(x, positions, rotary_dim=self.config.head_dim, theta=self.config.rope_theta)

@@ -1,0 +1,101 @@
+"""Greedy tail: the last write refined by discrete candidates, then a serial choice along the block.
+
+For position t, predecessor candidate u and receiver candidate v, s_t(u, v) = h_t(u) . head[v] with h_t(u) the row's
+state after its last write was made with u's stored code. The chain is v_t = argmax_v s_t(v_{t-1}, v), v_0 = anchor.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dspine_jax.drafter.model import Drafter, DraftStates
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["predecessor", "receiver"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class TailTables:
+    """Vocabulary-wide factors of the greedy scores, built once from the weights."""
+
+    predecessor: Float[Array, "V 2M"]  # [Gp c_u, A c_u]
+    receiver: Float[Array, "V M"]  # Q[v] = W_L^T (g * head_v)
+
+
+def direct_scores(
+    drafter: Drafter,
+    states: DraftStates,
+    anchor: Int[Array, " B"],
+    candidates: Int[Array, "B T-1 k"],
+    head: Float[Array, "V H"],
+) -> Float[Array, "B T-1 k k"]:
+    """s[b, t, u, v] in float32. Position 0's predecessor is the anchor for every u."""
+    refined = drafter.refine(states, predecessors(anchor, candidates))
+    return jnp.einsum(
+        "btuh,btvh->btuv", refined, head[candidates].astype(jnp.float32), precision="highest"
+    )
+
+
+def build_tables(drafter: Drafter, head: Float[Array, "V H"], dtype: jnp.dtype) -> TailTables:
+    """P and Q of the factorised scores, computed in float32 and stored in `dtype`."""
+    inj = drafter.injection
+    codes = inj.token_code(jnp.arange(head.shape[0]))
+    project = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
+    gate = project("vc,mc->vm", codes, inj.predecessor_gate.weight[...].astype(jnp.float32))
+    message = project("vc,mc->vm", codes, inj.message.weight[...].astype(jnp.float32))
+    write = inj.writes[drafter.config.num_hidden_layers - 1].weight[...].astype(jnp.float32)
+    receiver = project("vh,hm->vm", _normed_head(drafter, head), write)
+    return TailTables(
+        predecessor=jnp.concatenate([gate, message], axis=-1).astype(dtype), receiver=receiver.astype(dtype)
+    )
+
+
+def table_scores(
+    drafter: Drafter,
+    tables: TailTables,
+    states: DraftStates,
+    anchor: Int[Array, " B"],
+    candidates: Int[Array, "B T-1 k"],
+    head: Float[Array, "V H"],
+) -> Float[Array, "B T-1 k k"]:
+    """rho_t(u) * s_t(u, v), from the tables: x_t . (g * head_v) + r_t m_t(u) . Q[v].
+
+    rho, the root mean square of the refined row, is one positive factor for all v: it changes no argmax.
+    """
+    einsum = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
+    inj = drafter.injection
+    gathered = tables.predecessor[predecessors(anchor, candidates)].astype(jnp.float32)
+    gate, message = jnp.split(gathered, 2, axis=-1)  # [B, T-1, k, M]
+    receiver = einsum("btc,mc->btm", states.code, inj.receiver_gate.weight[...].astype(jnp.float32))
+    bias = inj.gate_bias[...].astype(jnp.float32)
+    m = jax.nn.sigmoid(receiver[:, :, None] + gate + bias) * message
+    normed = _normed_head(drafter, head[candidates])
+    base = einsum("bth,btvh->btv", states.residual.astype(jnp.float32), normed)
+    update = einsum("btum,btvm->btuv", m, tables.receiver[candidates].astype(jnp.float32))
+    return base[:, :, None] + states.magnitude[..., None] * update
+
+
+def greedy_chain(
+    scores: Float[Array, "B T-1 k k"], candidates: Int[Array, "B T-1 k"]
+) -> Int[Array, "B T-1"]:
+    """The chosen tokens; among equal scores the first candidate wins."""
+    best = jnp.argmax(scores, axis=-1)  # [B, T-1, k]: best receiver for every predecessor
+
+    def step(chosen, row):
+        chosen = jnp.take_along_axis(row, chosen[:, None], axis=1)[:, 0]
+        return chosen, chosen
+
+    start = jnp.zeros(scores.shape[0], best.dtype)
+    _, chosen = jax.lax.scan(step, start, jnp.moveaxis(best, 1, 0))
+    return jnp.take_along_axis(candidates, jnp.moveaxis(chosen, 0, 1)[..., None], axis=-1)[..., 0]
+
+
+def predecessors(anchor: Int[Array, " B"], candidates: Int[Array, "B T-1 k"]) -> Int[Array, "B T-1 k"]:
+    """The token before each row, for each candidate choice: the anchor, then the previous row's candidates."""
+    first = jnp.broadcast_to(anchor[:, None, None], candidates[:, :1].shape)
+    return jnp.concatenate([first, candidates[:, :-1]], axis=1)
+
+
+def _normed_head(drafter: Drafter, head):
+    return drafter.norm.weight[...].astype(jnp.float32) * head.astype(jnp.float32)

@@ -1,0 +1,76 @@
+"""Building blocks that target and drafter share.
+
+Dimension letters used everywhere: B batch, T rows of a chunk or block, S context positions, H hidden, D head
+dimension, N query heads, K key/value heads, V vocabulary, C code width, M message width, L layers, F tap features.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+
+class Linear(nnx.Module):
+    """y = x W^T with the checkpoint's [out, in] weight and no bias."""
+
+    def __init__(self, out_features: int, in_features: int, dtype: jnp.dtype):
+        self.weight = nnx.Param(jnp.zeros((out_features, in_features), dtype))
+
+    def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
+        weight = self.weight[...]
+        # One flat row dimension: a product over two row dimensions makes the weight's gradient transpose its input.
+        y = jnp.einsum("ri,oi->ro", x.reshape(-1, x.shape[-1]), weight)
+        return y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+class Scale(nnx.Module):
+    """The weight vector of a norm; the formula is chosen where it is applied."""
+
+    def __init__(self, size: int, dtype: jnp.dtype):
+        self.weight = nnx.Param(jnp.zeros((size,), dtype))
+
+
+class Embedding(nnx.Module):
+    """A table [rows, width] read by index."""
+
+    def __init__(self, rows: int, width: int, dtype: jnp.dtype):
+        self.weight = nnx.Param(jnp.zeros((rows, width), dtype))
+
+    def __call__(self, ids: Int[Array, "..."]) -> Float[Array, "... W"]:
+        return self.weight[...][ids]
+
+
+class GatedMLP(nnx.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, dtype: jnp.dtype):
+        self.gate_proj = Linear(intermediate_size, hidden_size, dtype)
+        self.up_proj = Linear(intermediate_size, hidden_size, dtype)
+        self.down_proj = Linear(hidden_size, intermediate_size, dtype)
+
+    def __call__(self, x: Float[Array, "... H"]) -> Float[Array, "... H"]:
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x sigmoid(x), computed in float32 and rounded once, as torch does; in x's dtype."""
+    return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)
+
+
+def grouped_attention(
+    q: Float[Array, "B T N D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K D"],
+    visible: jax.Array,
+) -> Float[Array, "B T N D"]:
+    """Softmax attention with grouped heads (query head n reads key head n*K/N); softmax in float32.
+
+    `visible` [B, T, S] says which keys a row may read; every row must see at least one.
+    """
+    batch, rows, heads, dim = q.shape
+    groups = heads // k.shape[2]
+    q = q.reshape(batch, rows, k.shape[2], groups, dim)
+    scores = jnp.einsum("btkgd,bskd->bkgts", q, k, preferred_element_type=jnp.float32) * dim**-0.5
+    scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return jnp.einsum("bkgts,bskd->btkgd", weights, v).reshape(batch, rows, heads, dim)

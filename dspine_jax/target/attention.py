@@ -1,0 +1,52 @@
+"""Gated full attention of the target: per-head query and gate, partial rotary embedding, paged keys and values."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from dspine_jax.cache.paged_kv import PagedKV
+from dspine_jax.config import TargetConfig
+from dspine_jax.layers import Linear, Scale, grouped_attention
+from dspine_jax.norms import rms_norm_one_plus
+from dspine_jax.rope import apply_rope
+from dspine_jax.target.rows import Rows
+
+
+class Attention(nnx.Module):
+    """softmax(q k^T / sqrt(D)) v, times sigmoid(gate), through o_proj (transformers `Qwen3_5Attention`)."""
+
+    def __init__(self, config: TargetConfig, dtype: jnp.dtype):
+        self.config = config
+        hidden, dim = config.hidden_size, config.head_dim
+        q_width = config.num_attention_heads * dim
+        kv_width = config.num_key_value_heads * dim
+        self.q_proj = Linear(q_width * (2 if config.attn_output_gate else 1), hidden, dtype)
+        self.k_proj = Linear(kv_width, hidden, dtype)
+        self.v_proj = Linear(kv_width, hidden, dtype)
+        self.o_proj = Linear(hidden, q_width, dtype)
+        self.q_norm = Scale(dim, dtype)
+        self.k_norm = Scale(dim, dtype)
+
+    def __call__(
+        self, x: Float[Array, "B T H"], rows: Rows, kv: PagedKV, table: Int[Array, "B pages"]
+    ) -> tuple[Float[Array, "B T H"], PagedKV]:
+        cfg = self.config
+        heads = (*x.shape[:2], -1)
+        q = self.q_proj(x).reshape(*x.shape[:2], cfg.num_attention_heads, -1)
+        # Query and gate are interleaved per head: [query of head 0, gate of head 0, query of head 1, ...].
+        q, gate = jnp.split(q, [cfg.head_dim], axis=-1)
+        k = self.k_proj(x).reshape(*heads, cfg.head_dim)
+        v = self.v_proj(x).reshape(*heads, cfg.head_dim)
+        q = rms_norm_one_plus(q, self.q_norm.weight[...], cfg.rms_norm_eps)
+        k = rms_norm_one_plus(k, self.k_norm.weight[...], cfg.rms_norm_eps)
+        q = apply_rope(q, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
+        k = apply_rope(k, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
+
+        kv = kv.write(table, rows.positions, rows.valid, k, v)
+        keys, values = kv.read(table)
+        visible = jnp.arange(keys.shape[1])[None, None, :] <= rows.positions[:, :, None]
+        o = grouped_attention(q, keys, values, visible)
+        if cfg.attn_output_gate:
+            o = o * jax.nn.sigmoid(gate)
+        return self.o_proj(o.reshape(heads)), kv

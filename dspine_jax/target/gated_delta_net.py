@@ -1,0 +1,92 @@
+"""Gated delta net layer of the target: projections, short causal convolution, gates, recurrence, gated norm."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from dspine_jax.cache.gdn_state import GDNState, pad_rows, take_rows
+from dspine_jax.config import TargetConfig
+from dspine_jax.layers import Linear, Scale, silu
+from dspine_jax.norms import l2_norm, rms_norm_gated
+from dspine_jax.target.rows import Rows
+from pallas_kernels.gated_delta import Records, fold_records, gated_delta_prefill, gated_delta_replay
+
+
+class Conv(nnx.Module):
+    """Depthwise causal convolution without bias; the last tap multiplies the current row."""
+
+    def __init__(self, channels: int, kernel: int, dtype: jnp.dtype):
+        self.weight = nnx.Param(jnp.zeros((channels, kernel), dtype))
+
+    def __call__(self, x: Float[Array, "B T+w channels"]) -> Float[Array, "B T channels"]:
+        """`x` starts with the kernel - 1 rows before the first output row. Summed in float32, rounded once."""
+        weight = self.weight[...].astype(jnp.float32)
+        kernel = weight.shape[1]
+        rows = x.shape[1] - kernel + 1
+        wide = x.astype(jnp.float32)
+        first = wide[:, :rows] * weight[:, 0]
+        return sum((wide[:, i : i + rows] * weight[:, i] for i in range(1, kernel)), first).astype(x.dtype)
+
+
+class GatedDeltaNet(nnx.Module):
+    """transformers `Qwen3_5GatedDeltaNet`; the recurrence is `pallas_kernels.gated_delta`."""
+
+    def __init__(self, config: TargetConfig, dtype: jnp.dtype):
+        self.config = config
+        hidden = config.hidden_size
+        key_width = config.linear_num_key_heads * config.linear_key_head_dim
+        value_heads = config.linear_num_value_heads
+        value_width = value_heads * config.linear_value_head_dim
+        self.in_proj_qkv = Linear(2 * key_width + value_width, hidden, dtype)
+        self.in_proj_z = Linear(value_width, hidden, dtype)
+        self.in_proj_b = Linear(value_heads, hidden, dtype)
+        self.in_proj_a = Linear(value_heads, hidden, dtype)
+        self.conv1d = Conv(2 * key_width + value_width, config.linear_conv_kernel_dim, dtype)
+        # Gates and state are float32 whatever the model's dtype, so their parameters are too.
+        self.A_log = nnx.Param(jnp.zeros((value_heads,), jnp.float32))
+        self.dt_bias = nnx.Param(jnp.zeros((value_heads,), jnp.float32))
+        self.norm = Scale(config.linear_value_head_dim, jnp.float32)
+        self.out_proj = Linear(hidden, value_width, dtype)
+
+    def __call__(
+        self, x: Float[Array, "B T H"], rows: Rows, cache: GDNState, pending: Int[Array, " B"]
+    ) -> tuple[Float[Array, "B T H"], GDNState]:
+        """Folds `pending` rows of the last block, then reads the new rows; see `Rows.commit`."""
+        cfg = self.config
+        width = cfg.linear_conv_kernel_dim - 1
+        mixed = self.in_proj_qkv(x)
+        inputs = jnp.concatenate([cache.conv_window(pending, width), mixed], axis=1)
+        q, k, v = self._heads(silu(self.conv1d(inputs)))
+        g, beta = self._gates(x, rows)
+
+        record_rows = cache.records.g.shape[1]
+        if rows.commit:
+            state = fold_records(cache.state, cache.records, pending)
+            o, state = gated_delta_prefill(q, k, v, g, beta, state)
+            conv = pad_rows(take_rows(inputs, rows.length, width), record_rows + width)
+            cache = GDNState(state=state, records=cache.records, conv=conv)
+        else:
+            o, state, records = gated_delta_replay(cache.state, cache.records, pending, q, k, v, g, beta)
+            records = Records(*(pad_rows(r, record_rows) for r in (records.k, records.d, records.g)))
+            cache = GDNState(state=state, records=records, conv=pad_rows(inputs, record_rows + width))
+
+        z = self.in_proj_z(x).reshape(o.shape)
+        y = rms_norm_gated(o.astype(x.dtype), self.norm.weight[...], z, cfg.rms_norm_eps)
+        return self.out_proj(y.reshape(*x.shape[:2], -1)), cache
+
+    def _heads(self, mixed):
+        cfg = self.config
+        key_width = cfg.linear_num_key_heads * cfg.linear_key_head_dim
+        q, k, v = jnp.split(mixed, [key_width, 2 * key_width], axis=-1)
+        q, k = (l2_norm(x.reshape(*x.shape[:2], -1, cfg.linear_key_head_dim)) for x in (q, k))
+        v = v.reshape(*v.shape[:2], -1, cfg.linear_value_head_dim)
+        return q * cfg.linear_key_head_dim**-0.5, k, v.astype(jnp.float32)
+
+    def _gates(self, x, rows):
+        a = self.in_proj_a(x).astype(jnp.float32)
+        beta = jax.nn.sigmoid(self.in_proj_b(x).astype(jnp.float32))
+        g = -jnp.exp(self.A_log[...]) * jax.nn.softplus(a + self.dt_bias[...])
+        # A padding row must not decay the state or write to it.
+        valid = rows.valid[..., None]
+        return jnp.where(valid, g, 0.0), jnp.where(valid, beta, 0.0)

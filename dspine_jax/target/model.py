@@ -1,0 +1,86 @@
+"""The hybrid stack: token ids and a cache in, hidden states, tapped layer outputs and the next cache out."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from dspine_jax.cache.gdn_state import GDNState
+from dspine_jax.cache.paged_kv import PagedKV
+from dspine_jax.cache.target_cache import TargetCache
+from dspine_jax.config import TargetConfig
+from dspine_jax.layers import Embedding, GatedMLP, Linear, Scale
+from dspine_jax.norms import rms_norm_one_plus
+from dspine_jax.target.attention import Attention
+from dspine_jax.target.gated_delta_net import GatedDeltaNet
+from dspine_jax.target.rows import Rows
+
+
+class Layer(nnx.Module):
+    """Pre-norm mixer (gated delta net or attention), then pre-norm MLP, both added to the residual stream."""
+
+    def __init__(self, config: TargetConfig, kind: str, dtype: jnp.dtype):
+        self.config = config
+        self.input_layernorm = Scale(config.hidden_size, dtype)
+        self.post_attention_layernorm = Scale(config.hidden_size, dtype)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, dtype)
+        if kind == "full_attention":
+            self.self_attn = Attention(config, dtype)
+        else:
+            self.linear_attn = GatedDeltaNet(config, dtype)
+
+    def __call__(
+        self, x: Float[Array, "B T H"], rows: Rows, entry: PagedKV | GDNState, cache: TargetCache
+    ) -> tuple[Float[Array, "B T H"], PagedKV | GDNState]:
+        eps = self.config.rms_norm_eps
+        normed = rms_norm_one_plus(x, self.input_layernorm.weight[...], eps)
+        if isinstance(entry, PagedKV):
+            mixed, entry = self.self_attn(normed, rows, entry, cache.page_table)
+        else:
+            mixed, entry = self.linear_attn(normed, rows, entry, cache.pending)
+        x = x + mixed
+        return x + self.mlp(rms_norm_one_plus(x, self.post_attention_layernorm.weight[...], eps)), entry
+
+
+class Target(nnx.Module):
+    """The text stack of `qwen3_5`. Parameter paths are the checkpoint's names without their prefix."""
+
+    def __init__(self, config: TargetConfig, dtype: jnp.dtype = jnp.bfloat16):
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
+        self.layers = nnx.List([Layer(config, kind, dtype) for kind in config.layer_types])
+        self.norm = Scale(config.hidden_size, dtype)
+        if not config.tie_word_embeddings:
+            self.lm_head = Linear(config.vocab_size, config.hidden_size, dtype)
+
+    def __call__(
+        self, ids: Int[Array, "B T"], rows: Rows, cache: TargetCache, taps: Sequence[int] = ()
+    ) -> tuple[Float[Array, "B T H"], Float[Array, "B T F"], TargetCache]:
+        """Hidden states after the final norm, and the features: layers `taps`' outputs side by side.
+
+        Tap k is the residual stream after layer k. A committed chunk leaves nothing pending; a block leaves its
+        records for `TargetCache.commit`.
+        """
+        x = self.embed_tokens(ids)
+        features, entries = [], []
+        for index, (layer, entry) in enumerate(zip(self.layers, cache.layers, strict=True)):
+            x, entry = layer(x, rows, entry, cache)
+            entries.append(entry)
+            if index in taps:
+                features.append(x)
+        cache = dataclasses.replace(cache, layers=tuple(entries), pending=jnp.zeros_like(cache.pending))
+        hidden = rms_norm_one_plus(x, self.norm.weight[...], self.config.rms_norm_eps)
+        tapped = jnp.concatenate(features, axis=-1) if features else x[..., :0]
+        return hidden, tapped, cache
+
+    @property
+    def head(self) -> Float[Array, "V H"]:
+        """The output head's weight, the embedding's when tied."""
+        table = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
+        return table.weight[...]
+
+    def logits(self, hidden: Float[Array, "... H"]) -> Float[Array, "... V"]:
+        """Scores of the vocabulary in float32."""
+        return jnp.einsum("...h,vh->...v", hidden, self.head, preferred_element_type=jnp.float32)

@@ -1,0 +1,21 @@
+"""Gated delta rule: a linear recurrence over tokens with a matrix state per head.
+
+One token updates the state S [V, K] of a value head, in float32 (g <= 0 is the log decay):
+
+    S <- exp(g) S;   d = beta (v - S k);   S <- S + d k^T;   o = S q
+
+`gated_delta_prefill` reads a long span whose length is known and returns the state after it.
+`gated_delta_replay` folds the accepted prefix of an earlier block into the state and reads a new block without
+committing it: the records (k, d, g) of a block let any prefix of it be folded later.
+"""
+
+from pallas_kernels.gated_delta.reference import gated_delta_recurrent
+from pallas_kernels.gated_delta.xla import Records, fold_records, gated_delta_prefill, gated_delta_replay
+
+__all__ = [
+    "Records",
+    "fold_records",
+    "gated_delta_prefill",
+    "gated_delta_recurrent",
+    "gated_delta_replay",
+]
