@@ -5,32 +5,23 @@ import sys
 from pathlib import Path
 
 from convert.conversion import convert
+from convert.options import add_dtype, add_map
 from dspine_jax.config import ConfigError
 from dspine_jax.errors import WeightsError
 from dspine_jax.hf import open_pair
-from dspine_jax.hf.source import DTYPES
 
 SUMMARY = "convert a Hugging Face target and drafter into one Orbax folder"
-
-MAP_HELP = (
-    "fill a parameter from a named tensor, against every rule; repeatable; "
-    "PARAMETER may start with target: or drafter:"
-)
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dspine convert", description=SUMMARY)
     parser.add_argument("--target", type=Path, required=True, metavar="DIR", help="folder of the target")
     parser.add_argument("--draft", type=Path, required=True, metavar="DIR", help="folder of the drafter")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make; appears when complete")
     parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="dtype of both models (default: the target's own); A_log, dt_bias and the gated norm stay float32",
+        "--out", type=Path, required=True, metavar="DIR", help="folder to make; appears when complete"
     )
-    parser.add_argument(
-        "--map", action="append", default=[], metavar="PARAMETER=TENSOR", dest="overrides", help=MAP_HELP
-    )
+    add_dtype(parser)
+    add_map(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is a converted folder")
     return parser
 

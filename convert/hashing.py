@@ -15,7 +15,8 @@ Descriptions = list[dict[str, Any]]
 
 @contextmanager
 def hashing(paths: Mapping[str, Sequence[Path]]) -> Iterator[dict[str, Future[Descriptions]]]:
-    """For each group of files, a future list of {"name", "size", "sha256"}; the hash is the one that model hubs show.
+    """For each group of files, a future list of {"name", "size", "sha256"}; the hash is the one that model
+    hubs show.
 
     Leaving the block by an error stops the work.
     """

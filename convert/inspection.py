@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from convert.cli import MAP_HELP
+from convert.options import add_dtype, add_map
 from dspine_jax.config import ConfigError
 from dspine_jax.errors import WeightsError
 from dspine_jax.hf.folder import ModelFolder, open_folder
 from dspine_jax.hf.overrides import split_overrides
 from dspine_jax.hf.plan import Plan
-from dspine_jax.hf.source import DTYPES, Model, drafter_model, target_model
+from dspine_jax.hf.source import Model, drafter_model, target_model
 
 SUMMARY = "show what each tensor of a target or drafter folder would become"
 
@@ -21,10 +21,8 @@ SUMMARY = "show what each tensor of a target or drafter folder would become"
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dspine inspect", description=SUMMARY)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of a target or a drafter")
-    parser.add_argument("--dtype", choices=DTYPES, help="dtype to plan for (default: the config's own)")
-    parser.add_argument(
-        "--map", action="append", default=[], metavar="PARAMETER=TENSOR", dest="overrides", help=MAP_HELP
-    )
+    add_dtype(parser)
+    add_map(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -48,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def _model(folder: ModelFolder, dtype: str | None) -> Model:
-    """A drafter says `qwen3` with a block size; everything else is read, or refused, as a target."""
+    """A drafter's model_type is qwen3; everything else is read, or refused, as a target."""
     is_drafter = folder.config.get("model_type") == "qwen3"
     return drafter_model(folder, dtype) if is_drafter else target_model(folder, dtype)
 

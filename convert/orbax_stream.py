@@ -1,9 +1,9 @@
 """Writing an Orbax checkpoint whose arrays exist one at a time.
 
-Orbax saves a whole tree, so the leaves given to it are promises; a type handler for them, built on Orbax's NumPy
-handler, reads each array when its turn comes and waits until it is on disk. The result is an ordinary Orbax
-checkpoint of NumPy arrays. Without OCDBT and compression it is plain zarr files, whose bytes depend on nothing but
-the values (OCDBT names and packs its files by random ids).
+Orbax saves a whole tree, so the leaves given to it are promises; the type handler for them, built on Orbax's
+NumPy handler, reads each array when its turn comes and waits until it is on disk. The result is an ordinary
+Orbax checkpoint of NumPy arrays. Without OCDBT and compression it is plain zarr files, whose bytes depend
+on nothing but the values (OCDBT names and packs its files by random ids).
 """
 
 import asyncio
@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint.future import Future
 
 CHUNK_BYTES = 64 * 2**20
 """Upper bound of one file, so that a restore in parts reads no more than it needs."""
@@ -29,20 +31,35 @@ class Promise:
     read: Callable[[], np.ndarray]
 
 
-class _PromiseHandler(ocp.type_handlers.NumpyHandler):
+class _PromiseHandler(ocp.type_handlers.TypeHandler):
+    """Saves promises as the NumPy arrays that they stand for."""
+
     def __init__(self) -> None:
-        super().__init__(deepcopy_host_arrays=False)
+        self._arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
+
+    def typestr(self) -> str:
+        return self._arrays.typestr()
+
+    async def metadata(self, infos: Sequence[ocp.type_handlers.ParamInfo]) -> Sequence[Any]:
+        return await self._arrays.metadata(infos)
 
     async def serialize(
         self,
         values: Sequence[Promise],
         infos: Sequence[ocp.type_handlers.ParamInfo],
         args: Sequence[ocp.SaveArgs] | None = None,
-    ) -> Sequence[ocp.future.Future]:
+    ) -> Sequence[Future]:
         for value, info, arg in zip(values, infos, args or [ocp.SaveArgs()] * len(values), strict=True):
-            for written in await super().serialize([value.read()], [info], [arg]):
+            for written in await self._arrays.serialize([value.read()], [info], [arg]):
                 await asyncio.to_thread(written.result)
         return []
+
+    async def deserialize(
+        self,
+        infos: Sequence[ocp.type_handlers.ParamInfo],
+        args: Sequence[ocp.RestoreArgs] | None = None,
+    ) -> Sequence[np.ndarray]:
+        return await self._arrays.deserialize(infos, args)
 
 
 def save(path: Path, promises: dict[str, Promise]) -> None:
@@ -61,7 +78,7 @@ def _handler() -> ocp.PyTreeCheckpointHandler:
 
 @contextmanager
 def _quiet_orbax() -> Iterator[None]:
-    """Orbax warns that no jax.Array handler is registered and that there is no OCDBT to merge; both are intended."""
+    """Orbax warns of no jax.Array handler and of no OCDBT files to merge; both are intended."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

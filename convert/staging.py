@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from dspine_jax.errors import WeightsError
@@ -17,8 +17,8 @@ _LOCK = ".lock"
 def staged(out: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield an empty sibling folder to write into; it becomes `out` when the block ends without an error.
 
-    An error or Ctrl-C removes it. What a killed run left behind is removed by the next one, which a lock tells from
-    a run that is still at work.
+    An error or Ctrl-C removes it. What a killed run left behind is removed by the next one, which a lock
+    tells from a run that is still at work.
 
     Raises:
         WeightsError: another run writes to the same place.
@@ -29,7 +29,9 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise WeightsError(f"{stage}: another conversion is writing there; wait for it or choose another --out") from error
+            raise WeightsError(
+                f"{stage}: another conversion is writing there; wait for it or choose another --out"
+            ) from error
         try:
             _clear(stage)
             yield stage
@@ -49,10 +51,17 @@ def _clear(stage: Path) -> None:
 
 
 def _publish(stage: Path, out: Path, *, overwrite: bool) -> None:
+    """Renaming onto a folder succeeds only where that folder is empty, so nothing else is replaced."""
+    if not (overwrite and is_converted(out)):
+        os.rename(stage, out)
+        return
     old = out.parent / f"{out.name}.replaced"
-    if overwrite and is_converted(out):
-        os.rename(out, old)
-    # Renaming onto an existing folder succeeds only where that folder is empty.
-    os.rename(stage, out)
-    with suppress(FileNotFoundError):
+    if is_converted(old):
         shutil.rmtree(old)
+    os.rename(out, old)
+    try:
+        os.rename(stage, out)
+    except OSError:
+        os.rename(old, out)
+        raise
+    shutil.rmtree(old)

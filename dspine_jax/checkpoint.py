@@ -15,7 +15,7 @@ from dspine_jax.manifest import Manifest
 from dspine_jax.weights import abstract_drafter, abstract_target
 
 GROUP_BYTES = 64 * 2**20
-"""Parameters are restored in groups of at most this many bytes (a larger one alone), which bounds host memory."""
+"""Parameters are restored in groups of at most this many bytes, a larger one alone: it bounds host memory."""
 
 Flat = dict[str, jax.Array]
 Abstract = dict[str, jax.ShapeDtypeStruct]
@@ -28,10 +28,12 @@ def restore(
 
     Args:
         folder: what `dspine convert` wrote.
-        sharding: where each array goes; by default the first device. What the folder was written with plays no part.
+        sharding: where each array goes; by default the first device. What the folder was written with plays
+            no part.
 
     Raises:
-        WeightsError: no folder, an incomplete or damaged one, another version, or weights that do not fit the configs.
+        WeightsError: no folder, an incomplete or damaged one, another version, or weights that do not fit
+            the configs.
     """
     folder = Path(folder).absolute()
     found = _read_manifest(folder)
@@ -46,7 +48,8 @@ def restore(
     if sharding is None:
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     target, drafter = (
-        _restore_flat(manifest.weights_folder(folder, model), abstract[model], sharding) for model in manifest.MODELS
+        _restore_flat(manifest.weights_folder(folder, model), abstract[model], sharding)
+        for model in manifest.MODELS
     )
     return target_config, drafter_config, target, drafter
 
@@ -57,14 +60,15 @@ def _read_manifest(folder: Path) -> Manifest:
     if not folder.is_dir():
         if manifest.incomplete_sibling(folder).is_dir():
             raise WeightsError(
-                f"{folder}: its conversion is incomplete (see {manifest.incomplete_sibling(folder)}); run it again"
+                f"{folder}: incomplete: its conversion stopped "
+                f"(see {manifest.incomplete_sibling(folder)}); run it again"
             )
         raise WeightsError(f"{folder}: no such folder; `dspine convert` makes one")
     if (folder / "weights").is_dir() or folder.name.endswith(".incomplete"):
         raise WeightsError(f"{folder}: incomplete: it has no {manifest.FILE}; run the conversion again")
     raise WeightsError(
-        f"{folder}: no converted folder (it has no {manifest.FILE}); make one with `dspine convert`, or load a pair of "
-        "Hugging Face folders with load_hf"
+        f"{folder}: no converted folder (it has no {manifest.FILE}); make one with `dspine convert`, "
+        "or load a pair of Hugging Face folders with load_hf"
     )
 
 

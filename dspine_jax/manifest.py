@@ -59,14 +59,15 @@ class Manifest:
             raise WeightsError(f"{path}: format is {content.get('format')!r}, wanted {FORMAT!r}")
         if content.get("format_version") != FORMAT_VERSION:
             raise WeightsError(
-                f"{path}: format_version is {content.get('format_version')!r}, this program reads {FORMAT_VERSION}; "
-                "convert the sources again"
+                f"{path}: format_version is {content.get('format_version')!r}, this program reads "
+                f"{FORMAT_VERSION}; convert the sources again"
             )
         names = {field.name: field.type for field in dataclasses.fields(cls)}
         given = content.keys() - {"format", "format_version"}
         if given != names.keys():
             raise WeightsError(
-                f"{path}: missing fields {sorted(names.keys() - given)}, unknown fields {sorted(given - names.keys())}"
+                f"{path}: missing fields {sorted(names.keys() - given)}, "
+                f"unknown fields {sorted(given - names.keys())}"
             )
         for name in names:
             wanted = str if name in ("dspine_version", "dtype") else dict
@@ -94,5 +95,7 @@ def files_below(folder: Path) -> dict[str, int]:
 
     Orbax's notes on when and where it wrote are left out: they differ between equal checkpoints.
     """
-    paths = sorted(path for path in (folder / "weights").rglob("*") if path.is_file() and path.name not in _NOTES)
+    paths = sorted(
+        path for path in (folder / "weights").rglob("*") if path.is_file() and path.name not in _NOTES
+    )
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}

@@ -103,7 +103,7 @@ def write_pair(
 
 
 def write_sparse_folder(folder: Path, config: TargetConfig | DrafterConfig) -> Path:
-    """A model folder of the right names and shapes whose data is a hole in the file: any size, no disk space."""
+    """A model folder of the right names and shapes whose data is a hole in the file, without disk space."""
     is_target = isinstance(config, TargetConfig)
     dtype = jnp.dtype(config.dtype)
     abstract = abstract_target(config, dtype) if is_target else abstract_drafter(config, dtype)

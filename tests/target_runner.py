@@ -11,10 +11,10 @@ import numpy as np
 from dspine_jax.cache.gdn_state import GDNState
 from dspine_jax.cache.target_cache import TargetCache
 from dspine_jax.config import TargetConfig
-from dspine_jax.target import Target
 from dspine_jax.target.rows import Rows
 from dspine_jax.weights import define_target, leaves_of
 from pallas_kernels.gated_delta import fold_records
+from tests.quick_jit import jit
 from tests.target_cases import Case
 from tests.tiny import random_target
 
@@ -36,10 +36,7 @@ class TargetRunner:
         definition, abstract = define_target(config, self.dtype)
         self.definition = definition
         self.leaves = leaves_of(abstract, flat)
-        self.names = definition.names
-        self.forward = functools.partial(_forward, definition)
-        # Compilation is nearly all of these tests' time; the program stays the same.
-        self._jitted = jax.jit(self.forward, compiler_options={"xla_backend_optimization_level": 0})
+        self._forward = jit(functools.partial(_forward, definition))
 
     def cache(self, slots: int, *, capacity: int = 192, block: int = 16, page: int = 64) -> TargetCache:
         return TargetCache.zeros(self.config, slots, capacity, block=block, page=page, dtype=self.dtype)
@@ -51,11 +48,7 @@ class TargetRunner:
             jnp.asarray(np.broadcast_to(x, ids.shape[0]), dtype=jnp.int32) for x in (start, length)
         )
         rows = Rows.of(start, length, ids.shape[1], commit=commit)
-        return self._jitted(self.leaves, ids, rows, cache)
-
-    def model(self) -> Target:
-        """The module itself, to be called without jit."""
-        return self.definition.bind(self.leaves)
+        return self._forward(self.leaves, ids, rows, cache)
 
     def prefill(self, ids, cache: TargetCache, *, chunk: int, length=None) -> TargetCache:
         """Commits `ids` [B, T] in padded chunks; `length` limits each slot's rows."""
@@ -91,11 +84,17 @@ class Committed:
 
 def committed(config: TargetConfig, cache: TargetCache) -> dict[int, Committed]:
     """By layer index."""
-    width = config.linear_conv_kernel_dim - 1
-    states = {}
-    for index, layer in enumerate(cache.layers):
-        if isinstance(layer, GDNState):
-            state = fold_records(layer.state, layer.records, cache.pending)
-            conv = layer.conv_window(cache.pending, width).astype(jnp.float32)
-            states[index] = Committed(state=np.asarray(state), conv=np.asarray(conv))
-    return states
+    folded = _fold(cache, width=config.linear_conv_kernel_dim - 1)
+    return {index: Committed(np.asarray(state), np.asarray(conv)) for index, (state, conv) in folded.items()}
+
+
+@functools.partial(jit, static_argnames="width")
+def _fold(cache: TargetCache, width: int):
+    return {
+        index: (
+            fold_records(layer.state, layer.records, cache.pending),
+            layer.conv_window(cache.pending, width).astype(jnp.float32),
+        )
+        for index, layer in enumerate(cache.layers)
+        if isinstance(layer, GDNState)
+    }

@@ -1,4 +1,4 @@
-"""Restoring a converted folder: on any number of devices, and never from a folder that is not what it says."""
+"""Restoring a converted folder: on any number of devices, and only from a folder that is what it says."""
 
 import json
 import shutil
@@ -65,7 +65,9 @@ def test_saved_on_any_number_of_devices_restored_on_any(converted, tmp_path):
 def test_a_moved_folder_restores(copy):
     target_config, drafter_config, target_flat, drafter_flat = restore(copy)
     assert (target_config, drafter_config) == (TARGET, DRAFTER)
-    assert flat_equal(target_flat, expected_flat(TARGET, 1)) and flat_equal(drafter_flat, expected_flat(DRAFTER, 2))
+    assert flat_equal(target_flat, expected_flat(TARGET, 1)) and flat_equal(
+        drafter_flat, expected_flat(DRAFTER, 2)
+    )
 
 
 def test_a_relative_path_restores(copy, monkeypatch):
@@ -88,18 +90,24 @@ HEAD = "weights/target/lm_head.weight/0.0"
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda f: (f / "manifest.json").unlink(), "incomplete: it has no manifest"),
-    "no file": (lambda f: (f / HEAD).unlink(), f"(?s)incomplete or damaged.*{HEAD} has no bytes, 7680 were written"),
+    "no file": (
+        lambda f: (f / HEAD).unlink(),
+        f"(?s)incomplete or damaged.*{HEAD} has no bytes, 7680 were written",
+    ),
     "short file": (lambda f: (f / HEAD).write_bytes(b"12"), f"{HEAD} has 2 bytes, 7680 were written"),
     "no weights": (lambda f: shutil.rmtree(f / "weights" / "drafter"), "incomplete or damaged"),
     "cut manifest": (lambda f: (f / "manifest.json").write_text('{"format"'), "not valid JSON"),
     "other format": (edit(lambda m: m.update(format="x")), "format is 'x', wanted"),
-    "other version": (edit(lambda m: m.update(format_version=2)), "format_version is 2, this program reads 1"),
+    "other version": (
+        edit(lambda m: m.update(format_version=2)),
+        "format_version is 2, this program reads 1",
+    ),
     "missing field": (edit(lambda m: m.pop("files")), r"missing fields \['files'\]"),
     "unknown field": (edit(lambda m: m.update(more=1)), r"unknown fields \['more'\]"),
     "wrong type": (edit(lambda m: m.update(files=[])), "files is no dict"),
     "other config": (
         edit(lambda m: m["configs"]["drafter"].update(intermediate_size=46)),
-        r"layers\.0\.mlp\.up_proj\.weight is stored as \(\[44, 40\], 'bfloat16'\), the config wants \(\[46, 40\]",
+        r"mlp\.up_proj\.weight is stored as \(\[44, 40\], 'bfloat16'\), the config wants \(\[46, 40\]",
     ),
     "other dtype": (edit(lambda m: m.update(dtype="float32")), "does not fit its own config"),
     "unlisted parameter": (
@@ -124,5 +132,5 @@ def test_a_damaged_folder_is_refused(copy, damage):
 def test_other_folders_are_refused_with_advice(tmp_path, converted):
     with pytest.raises(WeightsError, match="no such folder"):
         restore(tmp_path / "none")
-    with pytest.raises(WeightsError, match="no converted folder.*load_hf"):
+    with pytest.raises(WeightsError, match=r"no converted folder.*load_hf"):
         restore(converted.parent / "hf-target")

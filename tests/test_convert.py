@@ -8,7 +8,6 @@ import shutil
 from collections import namedtuple
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -35,7 +34,9 @@ def convert(target: Path, draft: Path, out: Path, *more: str) -> int:
 def weight_files(out: Path) -> dict[str, bytes]:
     """Contents of all weight files; Orbax's notes on time and place are no weights."""
     notes = {"_CHECKPOINT_METADATA", "commit_success.txt"}
-    files = [path for path in sorted((out / "weights").rglob("*")) if path.is_file() and path.name not in notes]
+    files = [
+        path for path in sorted((out / "weights").rglob("*")) if path.is_file() and path.name not in notes
+    ]
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
 
 
@@ -71,7 +72,7 @@ def test_any_orbax_user_can_read_the_weights(tmp_path):
 
 def test_converting_twice_gives_the_same_bytes(tmp_path, monkeypatch):
     """Also where a tensor is cut into many files and its sizes are prime, so that no cut is even."""
-    monkeypatch.setattr(orbax_stream, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(orbax_stream, "CHUNK_BYTES", 4096)
     prime = dataclasses.replace(TARGET, vocab_size=97, hidden_size=37)
     drafter = dataclasses.replace(DRAFTER, vocab_size=97, hidden_size=37)
     target, draft = write_pair(tmp_path, target=prime, drafter=drafter)
@@ -79,7 +80,11 @@ def test_converting_twice_gives_the_same_bytes(tmp_path, monkeypatch):
     first, second = weight_files(tmp_path / "first"), weight_files(tmp_path / "second")
     assert first == second
     assert (tmp_path / "first/manifest.json").read_bytes() == (tmp_path / "second/manifest.json").read_bytes()
-    cut = {name: content for name, content in first.items() if "/lm_head.weight/" in name and ".zarray" not in name}
+    cut = {
+        name: content
+        for name, content in first.items()
+        if "/lm_head.weight/" in name and ".zarray" not in name
+    }
     assert len(cut) > 1 and sum(map(len, cut.values())) == 97 * 37 * 2
     assert flat_equal(restore(tmp_path / "first")[2], expected_flat(prime, 1))
 
@@ -101,7 +106,9 @@ def test_the_manifest_tells_the_sources(tmp_path):
         "tensor": "model.language_model.layers.0.linear_attn.conv1d.weight",
         "transform": "squeeze_conv",
     }
-    assert manifest["files"] == {name: len(content) for name, content in weight_files(tmp_path / "out").items()}
+    assert manifest["files"] == {
+        name: len(content) for name, content in weight_files(tmp_path / "out").items()
+    }
 
 
 def test_dtype_option_reaches_the_leaves(tmp_path):
@@ -111,7 +118,7 @@ def test_dtype_option_reaches_the_leaves(tmp_path):
     target_config, _, target_flat, drafter_flat = restore(tmp_path / "out")
     assert target_config.dtype == "bfloat16"
     assert flat_equal(target_flat, expected_flat(wide[0], 1, "bfloat16"))
-    assert {value.dtype for value in drafter_flat.values()} == {jnp.bfloat16}
+    assert {str(value.dtype) for value in drafter_flat.values()} == {"bfloat16"}
 
 
 def test_map_option(tmp_path, capsys):
@@ -121,7 +128,9 @@ def test_map_option(tmp_path, capsys):
     target, _ = write_pair(tmp_path)
     assert convert(target, draft, tmp_path / "out") == 1
     assert "injection.receiver_gate.weight" in capsys.readouterr().err
-    assert convert(target, draft, tmp_path / "out", "--map", "drafter:injection.receiver_gate.weight=odd") == 0
+    assert (
+        convert(target, draft, tmp_path / "out", "--map", "drafter:injection.receiver_gate.weight=odd") == 0
+    )
     assert flat_equal(restore(tmp_path / "out")[3], expected_flat(DRAFTER, 2))
 
 

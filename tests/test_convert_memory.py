@@ -2,10 +2,10 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
-import pytest
 
 from dspine_jax.config import DrafterConfig, TargetConfig
 from dspine_jax.weights import abstract_drafter, abstract_target
@@ -64,7 +64,12 @@ def test_converting_three_gigabytes_holds_about_one_tensor(tmp_path):
     pair = sized_pair(11, hidden_size=2048, vocab_size=100_000, intermediate_size=16_384)
     assert sum(sizes(*pair)) > 3e9
     folders = [write_sparse_folder(tmp_path / config.__class__.__name__, config) for config in pair]
-    got = measured(CONVERT, *folders, tmp_path / "out")
+    try:
+        got = measured(CONVERT, *folders, tmp_path / "out")
+    finally:
+        # Test folders outlive the run; these gigabytes should not.
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        shutil.rmtree(tmp_path / "out.incomplete", ignore_errors=True)
     largest = max(sizes(*pair))
     assert got["status"] == 0
     assert got["peak"] < 1.5 * largest + 2**30
@@ -72,8 +77,7 @@ def test_converting_three_gigabytes_holds_about_one_tensor(tmp_path):
     assert got["peak"] - got["before"] < 1.5 * largest
 
 
-@pytest.mark.parametrize("group_bytes", [1, 64 * 2**20])
-def test_restoring_holds_the_model_once(tmp_path, group_bytes):
+def test_restoring_holds_the_model_once(tmp_path):
     """Also where every tensor is larger than a group."""
     pair = sized_pair(4, hidden_size=1024, vocab_size=20_000, intermediate_size=4096)
     total = sum(sizes(*pair))
@@ -81,6 +85,8 @@ def test_restoring_holds_the_model_once(tmp_path, group_bytes):
     folders = [write_sparse_folder(tmp_path / config.__class__.__name__, config) for config in pair]
     got = measured(CONVERT, *folders, tmp_path / "out")
     assert got["status"] == 0 and got["peak"] - got["before"] < 1.6 * total
-    restored = measured(RESTORE, tmp_path / "out", str(group_bytes))
-    assert restored["held"] == total
-    assert restored["peak"] - restored["before"] < 1.6 * total
+    for group_bytes in (1, 64 * 2**20):
+        restored = measured(RESTORE, tmp_path / "out", str(group_bytes))
+        assert restored["held"] == total
+        assert restored["peak"] - restored["before"] < 1.6 * total
+    shutil.rmtree(tmp_path / "out")

@@ -10,11 +10,12 @@ import pytest
 
 from pallas_kernels.gated_delta import gated_delta_prefill, gated_delta_recurrent
 from tests.gated_delta_oracle import Inputs, draw, recurrence
+from tests.quick_jit import jit
 from tests.tolerances import FP32_EQUAL_KEYS, FP32_OP, assert_close
 
 LENGTHS = (1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 130)
 
-prefill = jax.jit(gated_delta_prefill, static_argnames="chunk")
+prefill = jit(gated_delta_prefill, static_argnames="chunk")
 
 
 def check(inputs: Inputs, chunk: int, bound: float = FP32_OP) -> None:
@@ -37,7 +38,7 @@ def test_chunk_length_does_not_matter(rows, chunk):
 
 def test_reference_form_equals_the_recurrence():
     inputs = draw(17, seed=5)
-    o, state = jax.jit(gated_delta_recurrent)(*inputs.slice(0, None), jnp.asarray(inputs.state))
+    o, state = jit(gated_delta_recurrent)(*inputs.slice(0, None), jnp.asarray(inputs.state))
     want_o, want_state = recurrence(inputs)
     assert_close("output", o, want_o, FP32_OP)
     assert_close("state", state, want_state, FP32_OP)

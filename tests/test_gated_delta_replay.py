@@ -7,12 +7,13 @@ import pytest
 
 from pallas_kernels.gated_delta import Records, fold_records, gated_delta_replay
 from tests.gated_delta_oracle import Inputs, draw, recurrence
+from tests.quick_jit import jit
 from tests.tolerances import FP32_OP, assert_close
 
 BLOCK = 16
 
-fold = jax.jit(fold_records)
-replay = jax.jit(gated_delta_replay)
+fold = jit(fold_records)
+replay = jit(gated_delta_replay)
 
 
 def nothing_recorded(inputs: Inputs) -> Records:

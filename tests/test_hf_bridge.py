@@ -1,5 +1,7 @@
 """Bridge tensors under names of another exporter: found by word and shape, never guessed."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import pytest
 
@@ -17,7 +19,8 @@ PARAMETERS = abstract_drafter(CONFIG, jnp.dtype("bfloat16"))
 def listing(renamed: dict[str, str]) -> dict[str, TensorInfo]:
     """The drafter's own names and shapes, with some tensors renamed."""
     return {
-        renamed.get(name, name): TensorInfo(dtype="BF16", shape=leaf.shape) for name, leaf in PARAMETERS.items()
+        renamed.get(name, name): TensorInfo(dtype="BF16", shape=leaf.shape)
+        for name, leaf in PARAMETERS.items()
     }
 
 
@@ -71,7 +74,10 @@ def test_the_three_projections_of_one_shape_are_never_guessed():
 def test_one_unnamed_projection_is_not_guessed_either():
     made = plan({"injection.message.weight": "spine.r.weight"})
     assert len(made.faults) == 2
-    assert "spine.r.weight BF16 [10, 6] would fit: choose with --map injection.message.weight=NAME" in made.faults[1]
+    assert (
+        "spine.r.weight BF16 [10, 6] would fit: choose with --map injection.message.weight=NAME"
+        in made.faults[1]
+    )
 
 
 def test_map_settles_them():
@@ -112,19 +118,19 @@ def test_a_known_word_with_a_wrong_shape_is_reported_with_both_shapes():
     tensors = listing({"injection.codebook.weight": "bridge.codebook"})
     tensors["bridge.codebook"] = TensorInfo(dtype="BF16", shape=(97, 6))
     (fault,) = resolve(DRAFTER, PARAMETERS, tensors).faults
-    assert "injection.codebook.weight: tensor bridge.codebook has shape [97, 6], the config wants [96, 6]" in fault
+    assert (
+        "injection.codebook.weight: tensor bridge.codebook has shape [97, 6], the config wants [96, 6]"
+        in fault
+    )
 
 
 def test_shapes_that_coincide_are_not_unique():
     """With a vocabulary as wide as the message, the codebook looks like the three projections."""
-    size = CONFIG.message_dim
-    shapes = {"injection.codebook.weight": (size, CONFIG.transfer_dim)}
-    parameters = {
-        name: TensorInfo(dtype="BF16", shape=shapes.get(name, leaf.shape)) for name, leaf in PARAMETERS.items()
-    }
-    tensors = {("spine.table" if name == "injection.codebook.weight" else name): i for name, i in parameters.items()}
-    wanted = {name: PARAMETERS[name].update(shape=info.shape) for name, info in parameters.items()}
-    made = resolve(DRAFTER, wanted, tensors)
+    narrow = dataclasses.replace(CONFIG, vocab_size=CONFIG.message_dim, mask_token_id=0)
+    parameters = abstract_drafter(narrow, jnp.dtype("bfloat16"))
+    tensors = {name: TensorInfo(dtype="BF16", shape=leaf.shape) for name, leaf in parameters.items()}
+    tensors["spine.table"] = tensors.pop("injection.codebook.weight")
+    made = resolve(DRAFTER, parameters, tensors)
     assert len(made.faults) == 2 and "unknown tensor spine.table" in made.faults[0]
 
 
@@ -155,7 +161,8 @@ def test_malformed_and_ambiguous_map_entries(entries, message):
 
 def test_map_entries_reach_their_model():
     split = split_overrides(
-        ["fc.weight=a=b", "target:norm.weight=c"], {"target": {"norm.weight"}, "drafter": {"norm.weight", "fc.weight"}}
+        ["fc.weight=a=b", "target:norm.weight=c"],
+        {"target": {"norm.weight"}, "drafter": {"norm.weight", "fc.weight"}},
     )
     assert split == {"target": {"norm.weight": "c"}, "drafter": {"fc.weight": "a=b"}}
     with pytest.raises(WeightsError, match="only the target is read here"):
@@ -163,7 +170,9 @@ def test_map_entries_reach_their_model():
 
 
 def test_map_faults_are_in_the_report():
-    made = plan({}, "fc.weight=nowhere", "norm.weight=hidden_norm.weight", "hidden_norm.weight=hidden_norm.weight")
+    made = plan(
+        {}, "fc.weight=nowhere", "norm.weight=hidden_norm.weight", "hidden_norm.weight=hidden_norm.weight"
+    )
     text = "\n".join(made.faults)
     assert "--map fc.weight=nowhere: the checkpoint has no such tensor" in text
     assert "--map hidden_norm.weight=hidden_norm.weight: that tensor is mapped to norm.weight already" in text

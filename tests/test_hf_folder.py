@@ -48,7 +48,9 @@ def test_a_tensor_that_the_index_places_elsewhere_or_nowhere_is_noted(tmp_path):
     assert "no shard at all" in folder.broken["c"]
 
 
-@pytest.mark.parametrize("shard", ["../x.safetensors", "/x.safetensors", "a/x.safetensors", "..\\x.safetensors", 3, "x"])
+@pytest.mark.parametrize(
+    "shard", ["../x.safetensors", "/x.safetensors", "a/x.safetensors", "..\\x.safetensors", 3, "x"]
+)
 def test_an_index_cannot_leave_its_folder(tmp_path, shard):
     path = write_folder(tmp_path / "m", {}, TENSORS, shards={"a": "m-1.safetensors"})
     write_safetensors(tmp_path / "x.safetensors", TENSORS)

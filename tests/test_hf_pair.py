@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tracemalloc
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,8 +12,9 @@ import pytest
 
 from dspine_jax.config import ConfigError
 from dspine_jax.errors import WeightsError
-from dspine_jax.hf import read_pair_hf
-from dspine_jax.hf import transforms
+from dspine_jax.hf import read_pair_hf, transforms
+from dspine_jax.hf.plan import Entry
+from dspine_jax.hf.tensor_file import TensorFile
 from tests.checkpoints import (
     DRAFTER,
     TARGET,
@@ -27,7 +29,12 @@ from tests.checkpoints import (
     write_safetensors,
 )
 
-QUANTIZATION = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 24]}
+QUANTIZATION = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [16, 24],
+}
 
 
 def in_float32(config):
@@ -61,7 +68,10 @@ def test_bfloat16_files_widen_exactly(tmp_path):
     _, _, target_flat, drafter_flat = read_pair_hf(target=target, draft=draft, dtype="float32")
     for flat, config, seed in ((target_flat, TARGET, 1), (drafter_flat, DRAFTER, 2)):
         assert {str(value.dtype) for value in flat.values()} == {"float32"}
-        assert all(same_bits(flat[name], value.astype("float32")) for name, value in expected_flat(config, seed).items())
+        assert all(
+            same_bits(flat[name], value.astype("float32"))
+            for name, value in expected_flat(config, seed).items()
+        )
 
 
 def test_bfloat16_decay_parameters_are_kept_as_float32(tmp_path):
@@ -86,7 +96,7 @@ def test_float16_needs_a_choice_of_dtype(tmp_path):
 
 
 def block_scaled_target(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """Every large projection in FP8 with scales of odd block counts; and what they mean, element by element."""
+    """Every projection in FP8, the last blocks being partial; and what they mean, element by element."""
     rng = np.random.default_rng(5)
     rows, columns = QUANTIZATION["weight_block_size"]
     tensors, meaning = target_tensors(), {}
@@ -94,7 +104,9 @@ def block_scaled_target(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
         if "_proj" not in name:
             continue
         shape = tensors[name].shape
-        stored = rng.integers(0, 0x7F, shape).astype(np.uint8) | (rng.integers(0, 2, shape) << 7).astype(np.uint8)
+        stored = rng.integers(0, 0x7F, shape).astype(np.uint8) | (rng.integers(0, 2, shape) << 7).astype(
+            np.uint8
+        )
         scale = rng.uniform(1e-3, 1e-2, (-(-shape[0] // rows), -(-shape[1] // columns))).astype(np.float32)
         tensors[name] = stored.view(ml_dtypes.float8_e4m3fn)
         tensors[f"{name}_scale_inv"] = scale
@@ -122,7 +134,9 @@ def test_block_scaled_weights_mean_value_times_scale(tmp_path, monkeypatch, bloc
 def test_each_missing_scale_is_named(tmp_path):
     target, _ = block_scaled_target(tmp_path / "t")
     draft = write_folder(tmp_path / "d", DRAFTER.to_hf(), drafter_tensors())
-    gone = ["model.language_model.layers.0.mlp.up_proj.weight_scale_inv", "model.language_model.layers.3.self_attn.v_proj.weight_scale_inv"]
+    gone = [
+        f"model.language_model.layers.{name}_proj.weight_scale_inv" for name in ("0.mlp.up", "3.self_attn.v")
+    ]
     kept = {name: value for name, value in _stored(target).items() if name not in gone}
     write_safetensors(target / "model.safetensors", kept)
     with pytest.raises(WeightsError, match="2 faults") as error:
@@ -131,8 +145,6 @@ def test_each_missing_scale_is_named(tmp_path):
 
 
 def _stored(folder: Path) -> dict[str, np.ndarray]:
-    from dspine_jax.hf.tensor_file import TensorFile
-
     file = TensorFile(folder / "model.safetensors")
     return {name: file.read(name) for name in file.tensors}
 
@@ -163,14 +175,18 @@ def test_a_quantised_drafter_config_is_refused(tmp_path):
 def test_faults_of_both_checkpoints_are_in_one_report(tmp_path):
     target = write_folder(tmp_path / "t", TARGET.to_hf(), {"a": np.ones(1, np.float32)} | target_tensors())
     draft = write_folder(tmp_path / "d", DRAFTER.to_hf(), {"b": np.ones(1, np.float32)} | drafter_tensors())
-    with pytest.raises(WeightsError, match=r"(?s)target checkpoint .*unknown tensor a .*drafter checkpoint .* b "):
+    with pytest.raises(
+        WeightsError, match=r"(?s)target checkpoint .*unknown tensor a .*drafter checkpoint .* b "
+    ):
         read_pair_hf(target=target, draft=draft)
 
 
 def test_a_bad_index_entry_of_an_ignored_family_is_a_warning(tmp_path):
     draft = write_folder(tmp_path / "d", DRAFTER.to_hf(), drafter_tensors())
     tensors = target_tensors()
-    target = write_folder(tmp_path / "t", TARGET.to_hf(), tensors, shards=dict.fromkeys(tensors, "m-1.safetensors"))
+    target = write_folder(
+        tmp_path / "t", TARGET.to_hf(), tensors, shards=dict.fromkeys(tensors, "m-1.safetensors")
+    )
     index = target / "model.safetensors.index.json"
     weight_map = json.loads(index.read_text())["weight_map"] | {"mtp.fc.weight": "m-1.safetensors"}
     index.write_text(json.dumps({"weight_map": weight_map}))
@@ -202,3 +218,26 @@ read_pair_hf(target=sys.argv[1], draft=sys.argv[2])
 print(sorted(name for name in ("torch", "transformers", "safetensors") if name in sys.modules))
 """
     assert python(code, target, draft).stdout.strip() == "[]"
+
+
+def test_a_cast_never_holds_a_second_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(transforms, "BLOCK_BYTES", 2**20)
+    write_safetensors(tmp_path / "a.safetensors", {"x": np.ones((4096, 2048), np.float32)})
+    file = TensorFile(tmp_path / "a.safetensors")
+    entry = Entry(
+        parameter="x",
+        shape=(4096, 2048),
+        dtype=np.dtype(ml_dtypes.bfloat16),
+        tensor="x",
+        source=file.tensors["x"],
+        transform="identity",
+        how="name",
+    )
+    tracemalloc.start()
+    try:
+        value = transforms.read_entry(entry, {"x": file})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (value == 1).all()
+    assert peak < entry.nbytes + 3 * 2**20

@@ -46,7 +46,10 @@ def test_all_faults_stand_in_one_report():
     assert text.startswith("target checkpoint here: 5 faults")
     assert "unknown tensor model.layers.0.mlp.gate_proj.bias BF16 [56]" in text
     assert "missing: nothing fills norm.weight [40]" in text
-    assert "embed_tokens.weight: tensor model.embed_tokens.weight has shape [96, 80], the config wants [96, 40]" in text
+    assert (
+        "embed_tokens.weight: tensor model.embed_tokens.weight has shape [96, 80], the config wants [96, 40]"
+        in text
+    )
     assert "layers.1.mlp.up_proj.weight is filled twice" in text
     assert "model.layers.2.input_layernorm.weight is I8" in text
 
@@ -74,7 +77,11 @@ def test_block_scaled_weights_take_their_scale():
     made = plan(fp8(listing(), Q_PROJ, (8, 3)), fp8=BLOCK)
     assert made.faults == ()
     entry = next(entry for entry in made.entries if entry.tensor == Q_PROJ)
-    assert (entry.transform, entry.scale, entry.block) == ("dequantize_block", f"{Q_PROJ}_scale_inv", (16, 16))
+    assert (entry.transform, entry.scale, entry.block) == (
+        "dequantize_block",
+        f"{Q_PROJ}_scale_inv",
+        (16, 16),
+    )
     assert "dequantize_block" not in {other.transform for other in made.entries if other is not entry}
 
 

@@ -150,7 +150,7 @@ def drafted(case: Case) -> tuple[np.ndarray, dict[int, Committed]]:
         read = target.read(ids, start, BLOCK, cache, commit=False)
         cache = read.cache.commit(np.array(counts, np.int32))
         for slot, count in enumerate(counts):
-            logits[slot, start[slot] : start[slot] + count] = read.logits[slot, :count]
+            logits[slot, start[slot] : start[slot] + count] = np.asarray(read.logits)[slot, :count]
         start = start + counts
     return logits, committed(case.config, cache)
 
@@ -168,7 +168,7 @@ def test_blocks_with_partial_acceptance(case, source):
 def test_bfloat16_is_as_close_to_float32_as_transformers_is():
     """Both forms run the same bfloat16 weights; the float32 form of them is ours, which other tests compare."""
     flat = {name: value.astype(np.float32) for name, value in random_target(BFLOAT16.config, BFLOAT16.seed).items()}
-    exact = TargetRunner(PLAIN.config, flat)
+    exact = TargetRunner(dataclasses.replace(BFLOAT16.config, dtype="float32"), flat)
     want = exact.read(BFLOAT16.ids[:, :64], 0, 64, exact.cache(SLOTS), commit=True).logits
     rows = [i for i, row in enumerate(GOLDEN_ROWS) if row < 64]
     chosen = golden().rows[rows]
@@ -192,5 +192,5 @@ def test_the_compared_config_is_the_checkpoints_own(case):
     """Rope sections are read and change nothing; a multi-token-prediction block is no decoder layer."""
     config = case.hf_config | {"mtp_num_hidden_layers": 1}
     assert TargetConfig.from_hf(config) == case.config
-    layers = {name.split(".")[1] for name in runner_of(case).names if name.startswith("layers.")}
+    layers = {name.split(".")[1] for name in runner_of(case).definition.names if name.startswith("layers.")}
     assert len(layers) == case.config.num_hidden_layers

@@ -21,6 +21,10 @@ FP32_OP = 1e-5
 FP32_EQUAL_KEYS = 1e-4
 # Rotation by a float32 angle: at position 300 the angle itself is rounded by up to 1.5e-5.
 FP32_ROPE = 3e-5
+# Scores of the drafter's tail from float32 tables against the same scores made directly: the sum is split in two.
+FP32_TAIL_TABLES = 1e-4
+# The same from bfloat16 tables: each factor of the message and of the read-out is rounded by 2^-9.
+BF16_TAIL_TABLES = 2e-2
 # Whole tiny models in bfloat16 against float32: rounding by 2^-9 at each of about ten stages of each layer.
 BF16_LOGITS = 3e-2
 # Two bfloat16 forms of a four-layer target against each other, logits, layer outputs and states: their roundings add.

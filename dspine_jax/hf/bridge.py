@@ -1,8 +1,8 @@
 """Finding the bridge's tensors in a drafter whose exporter named them its own way.
 
-Backbone names are settled by the name table. For the bridge, a tensor is proposed for a parameter when its name
-holds a known word for it, or, for the parameters whose shape is unique, when its shape fits. Names win over shapes.
-The three [M, C] projections have one shape, so only a name (or `--map`) can tell them apart.
+Backbone names are settled by the name table. For the bridge, a tensor is proposed for a parameter when its
+name holds a known word for it, or, for the parameters whose shape is unique, when its shape fits. Names win
+over shapes. The three [M, C] projections have one shape, so only a name (or `--map`) can tell them apart.
 """
 
 import re
@@ -44,10 +44,12 @@ def is_bridge(parameter: str) -> bool:
 def propose(
     parameters: Mapping[str, Shape], missing: Collection[str], tensors: Mapping[str, Shape]
 ) -> dict[str, Proposal]:
-    """For each bridge parameter that is missing, the leftover tensors that could fill it; none, one or several.
+    """For each bridge parameter that is missing, the leftover tensors that could fill it; none, one or
+    several.
 
-    `parameters` are all parameters of the bridge. A name that speaks of a parameter proposes its tensor whatever
-    its shape, so that a wrong shape is reported as such. Shapes propose only tensors whose names say nothing.
+    `parameters` are all parameters of the bridge. A name that speaks of a parameter proposes its tensor
+    whatever its shape, so that a wrong shape is reported as such. Shapes propose only tensors whose names
+    say nothing.
     """
     kinds = {name: _kind(name) for name in tensors}
     unique = _unique_shapes(parameters)
@@ -74,7 +76,7 @@ def _kind_and_layer(parameter: str) -> tuple[str, int | None]:
 
 
 def _kind(tensor: str) -> str | None:
-    """The kind that a tensor's name speaks of: by its last component that is neither a number nor `weight`."""
+    """The kind that a name speaks of: by its last component that is neither a number nor `weight`."""
     parts = [part for part in tensor.split(".") if part != "weight" and not part.isdigit()]
     return next((kind for kind, words in WORDS.items() if parts and parts[-1] in words), None)
 

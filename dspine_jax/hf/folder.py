@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dspine_jax.errors import WeightsError
+from dspine_jax.hf.tensor_file import TensorFile, TensorInfo
 from dspine_jax.json_file import read_json
 from dspine_jax.manifest import is_converted
-from dspine_jax.hf.tensor_file import TensorFile, TensorInfo
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -17,8 +17,9 @@ INDEX_FILE = "model.safetensors.index.json"
 class ModelFolder:
     """A folder opened and checked.
 
-    `files` are the weight files in name order. `where` tells the file of each tensor. `broken` holds, for names
-    that cannot be read as announced, what is wrong: whether that matters depends on the name (see `plan`).
+    `files` are the weight files in name order. `where` tells the file of each tensor. `broken` holds, for
+    names that cannot be read as announced, what is wrong: whether that matters depends on the name (see
+    `plan`).
     """
 
     path: Path
@@ -61,8 +62,8 @@ def _refuse_converted(path: Path) -> None:
     for folder in (path, path.parent, path.parent.parent):
         if is_converted(folder):
             raise WeightsError(
-                f"{path}: belongs to {folder}, which is already converted by dspine; load it with dspine_jax.load, "
-                "or give the Hugging Face folder that it was made from"
+                f"{path}: belongs to {folder}, which is already converted by dspine; load it with "
+                "dspine_jax.load, or give the Hugging Face folder that it was made from"
             )
 
 
@@ -84,9 +85,13 @@ def _locate(path: Path) -> tuple[tuple[TensorFile, ...], dict[str, TensorFile], 
 
 def _no_weights(path: Path) -> str:
     message = f"{path}: neither {SINGLE_FILE} nor {INDEX_FILE} is here"
-    others = sorted(item.name for item in path.iterdir() if item.suffix in {".bin", ".pt", ".pth", ".safetensors"})
+    others = sorted(
+        item.name for item in path.iterdir() if item.suffix in {".bin", ".pt", ".pth", ".safetensors"}
+    )
     if others:
-        message += f" (found {', '.join(others[:8])}; pickled weights are never read: save them as safetensors)"
+        message += (
+            f" (found {', '.join(others[:8])}; pickled weights are never read: save them as safetensors)"
+        )
     return message
 
 
@@ -108,7 +113,9 @@ def _locate_sharded(
     path: Path, weight_map: dict[str, str]
 ) -> tuple[tuple[TensorFile, ...], dict[str, TensorFile], dict[str, str]]:
     shards = {
-        shard: TensorFile(path / shard) for shard in sorted(set(weight_map.values())) if (path / shard).is_file()
+        shard: TensorFile(path / shard)
+        for shard in sorted(set(weight_map.values()))
+        if (path / shard).is_file()
     }
     where: dict[str, TensorFile] = {}
     broken: dict[str, str] = {}

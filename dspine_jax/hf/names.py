@@ -1,8 +1,8 @@
 """Which checkpoint tensor fills which parameter: the name tables of the two models, as data.
 
-A parameter's own name (the path in its module) is the checkpoint's name without a prefix, so a row says only what
-is not plain: how the stored array becomes the parameter, whether it may be FP8, and facts about its numbers that
-the model relies on. Every parameter of a model matches exactly one row.
+A parameter's own name (the path in its module) is the checkpoint's name without a prefix, so a row says
+only what is not plain: how the stored array becomes the parameter, whether it may be FP8, and facts about
+its numbers that the model relies on. Every parameter of a model matches exactly one row.
 """
 
 import re
@@ -43,8 +43,8 @@ class Ignored:
 class NameTable:
     """Rows, ignored families, and how a checkpoint spells a parameter's name.
 
-    `prefixes` are tried longest first; `top_level` names carry no prefix; `aliases` map a checkpoint's name (after
-    its prefix) to the parameter's.
+    `prefixes` are tried longest first; `top_level` names carry no prefix; `aliases` map a checkpoint's name
+    (after its prefix) to the parameter's.
     """
 
     model: str
@@ -76,7 +76,9 @@ class NameTable:
 
 
 def _compile(name: str) -> re.Pattern[str]:
-    return re.compile(r"\.".join(r"(0|[1-9]\d*)" if part == "N" else re.escape(part) for part in name.split(".")))
+    return re.compile(
+        r"\.".join(r"(0|[1-9]\d*)" if part == "N" else re.escape(part) for part in name.split("."))
+    )
 
 
 ZERO_CENTRED = "stored as the difference from 1"
@@ -101,7 +103,11 @@ TARGET = NameTable(
         Row("layers.N.linear_attn.in_proj_z.weight", fp8=True),
         Row("layers.N.linear_attn.in_proj_a.weight", fp8=True),
         Row("layers.N.linear_attn.in_proj_b.weight", fp8=True),
-        Row("layers.N.linear_attn.conv1d.weight", SQUEEZE_CONV, note="[channels, 1, kernel] -> [channels, kernel]"),
+        Row(
+            "layers.N.linear_attn.conv1d.weight",
+            SQUEEZE_CONV,
+            note="[channels, 1, kernel] -> [channels, kernel]",
+        ),
         Row("layers.N.linear_attn.A_log", note=ALWAYS_FP32),
         Row("layers.N.linear_attn.dt_bias", note=ALWAYS_FP32),
         Row("layers.N.linear_attn.norm.weight", note=f"{PLAIN}; {ALWAYS_FP32}"),

@@ -41,7 +41,7 @@ def open_pair(
 
     Args:
         dtype: "bfloat16" or "float32" for both models; None takes what the target's config declares.
-        overrides: entries "parameter=tensor.name", with "target:" or "drafter:" before a parameter that both have.
+        overrides: entries "parameter=tensor.name", with "target:" or "drafter:" before a parameter of both.
 
     Raises:
         ConfigError, WeightsError: with every fault found.
@@ -74,8 +74,8 @@ def read_pair_hf(
 ) -> tuple[TargetConfig, DrafterConfig, Flat, Flat]:
     """Configs and flat weights {parameter: array} of both models, read without conversion.
 
-    For small pairs: every weight passes through host memory. Arguments and errors as `open_pair`. Tensors that are
-    announced but missing in ignored families give a UserWarning.
+    For small pairs: every weight passes through host memory. Arguments and errors as `open_pair`. Tensors
+    that are announced but missing in ignored families give a UserWarning.
     """
     source = open_pair(target, draft, dtype=dtype, overrides=map)
     for message in source.warnings:

@@ -1,5 +1,5 @@
-"""Resolution of a checkpoint against a model: every tensor used once or ignored for a reason, every parameter filled
-once, and all faults in one report."""
+"""Resolution of a checkpoint against a model: every tensor used once or ignored for a reason, every
+parameter filled once, and all faults in one report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +80,8 @@ def resolve(
     """Match `tensors` to `parameters`.
 
     Args:
-        broken: tensors that cannot be read as announced -> what is wrong. A fault where the tensor is needed, a
+        broken: tensors that cannot be read as announced -> what is wrong. A fault where the tensor is
+            needed, a
             warning in an ignored family.
         overrides: parameter -> tensor; wins over every rule.
         fp8: the declared quantisation, or None; without it FP8 tensors are faults.
@@ -92,9 +93,7 @@ def resolve(
     work.note_broken(broken or {})
     work.match_bridge()
     work.report_unknown()
-    entries = tuple(
-        entry for parameter in parameters if (entry := work.entry(parameter, fp8)) is not None
-    )
+    entries = tuple(entry for parameter in parameters if (entry := work.entry(parameter, fp8)) is not None)
     work.report_scales()
     return Plan(
         model=table.model,
@@ -127,13 +126,17 @@ class _Resolution:
         users: dict[str, str] = {}
         for parameter, tensor in overrides.items():
             if parameter not in self.parameters:
-                self.faults.append(f"--map {parameter}={tensor}: the {self.table.model} has no such parameter")
+                self.faults.append(
+                    f"--map {parameter}={tensor}: the {self.table.model} has no such parameter"
+                )
             elif tensor not in self.tensors:
                 self.excused.add(parameter)
                 self.faults.append(f"--map {parameter}={tensor}: the checkpoint has no such tensor")
             elif tensor in users:
                 self.excused.add(parameter)
-                self.faults.append(f"--map {parameter}={tensor}: that tensor is mapped to {users[tensor]} already")
+                self.faults.append(
+                    f"--map {parameter}={tensor}: that tensor is mapped to {users[tensor]} already"
+                )
             else:
                 users[tensor] = parameter
                 self.filled[parameter] = [(tensor, "map")]
@@ -169,15 +172,17 @@ class _Resolution:
     def match_bridge(self) -> None:
         shapes = {name: tuple(leaf.shape) for name, leaf in self.parameters.items() if bridge.is_bridge(name)}
         missing = [name for name in shapes if name not in self.filled and name not in self.excused]
-        proposals = bridge.propose(shapes, missing, {name: self.tensors[name].shape for name in self.leftover})
+        proposals = bridge.propose(
+            shapes, missing, {name: self.tensors[name].shape for name in self.leftover}
+        )
         for parameter, proposal in proposals.items():
             if len(proposal.tensors) == 1:
                 self.filled[parameter] = [(proposal.tensors[0], proposal.how)]
             elif proposal.tensors:
                 self.excused.add(parameter)
                 self.faults.append(
-                    f"{parameter} {list(shapes[parameter])} is ambiguous: {self._listing(proposal.tensors)} could "
-                    f"fill it; choose with --map {parameter}=NAME"
+                    f"{parameter} {list(shapes[parameter])} is ambiguous: {self._listing(proposal.tensors)} "
+                    f"could fill it; choose with --map {parameter}=NAME"
                 )
         proposed = {name for proposal in proposals.values() for name in proposal.tensors}
         self.leftover = [name for name in self.leftover if name not in proposed]
@@ -213,8 +218,8 @@ class _Resolution:
             transform, scale = DEQUANTIZE_BLOCK, self._scale(parameter, tensor, row.fp8, fp8)
         elif info.dtype not in FLOATS:
             self.faults.append(
-                f"{parameter}: tensor {tensor} is {info.dtype}; weights are read from {', '.join(FLOATS)}, or from "
-                f"block-scaled {FP8} where the model allows it"
+                f"{parameter}: tensor {tensor} is {info.dtype}; weights are read from {', '.join(FLOATS)}, "
+                f"or from block-scaled {FP8} where the model allows it"
             )
         if len(self.faults) > faults_before:
             return None
@@ -245,8 +250,8 @@ class _Resolution:
             self.scales.remove(name)
         if not allowed:
             self.faults.append(
-                f"{parameter}: tensor {tensor} is {FP8}; this parameter of the {self.table.model} must be unquantised "
-                f"({', '.join(FLOATS)})"
+                f"{parameter}: tensor {tensor} is {FP8}; this parameter of the {self.table.model} must be "
+                f"unquantised ({', '.join(FLOATS)})"
             )
         elif fp8 is None:
             self.faults.append(
@@ -261,11 +266,13 @@ class _Resolution:
 
     def _checked_scale(self, tensor: str, name: str, block: tuple[int, int]) -> str:
         info = self.tensors[name]
-        wanted = tuple(-(-size // width) for size, width in zip(self.tensors[tensor].shape, block, strict=False))
+        wanted = tuple(
+            -(-size // width) for size, width in zip(self.tensors[tensor].shape, block, strict=False)
+        )
         if info.shape != wanted:
             self.faults.append(
-                f"{name} has shape {list(info.shape)}; {tensor} {list(self.tensors[tensor].shape)} in blocks of "
-                f"{list(block)} wants {list(wanted)}"
+                f"{name} has shape {list(info.shape)}; {tensor} {list(self.tensors[tensor].shape)} in "
+                f"blocks of {list(block)} wants {list(wanted)}"
             )
         if info.dtype not in FLOATS:
             self.faults.append(f"{name} is {info.dtype}; a scale is read from {', '.join(FLOATS)}")

@@ -1,4 +1,4 @@
-"""One checkpoint opened, configured and resolved: what conversion, inspection and direct loading start from."""
+"""One checkpoint opened, configured and resolved: where conversion, inspection and direct loading start."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -84,8 +84,8 @@ def choose_dtype(wanted: str | None, declared: str) -> str:
         raise WeightsError(f"dtype {wanted!r} is not supported; choose one of {', '.join(DTYPES)}")
     if wanted is None and declared not in DTYPES:
         raise WeightsError(
-            f"the config declares dtype {declared}, which the models do not run in; choose float32 (exact, twice the "
-            "memory) or bfloat16 (rounds)"
+            f"the config declares dtype {declared}, which the models do not run in; choose float32 "
+            "(exact, twice the memory) or bfloat16 (rounds)"
         )
     return wanted or declared
 
@@ -93,4 +93,6 @@ def choose_dtype(wanted: str | None, declared: str) -> str:
 def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The `quantization_config` of a config, at the top level or in the text part."""
     text = config.get("text_config")
-    return config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)
+    return config.get("quantization_config") or (
+        text.get("quantization_config") if isinstance(text, dict) else None
+    )

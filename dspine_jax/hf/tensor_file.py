@@ -1,8 +1,9 @@
 """Strict reader of one safetensors file.
 
 The safetensors library has no NumPy type for float8 and returns whole tensors only. Conversion needs float8
-and row blocks (so that a cast never holds two copies of a large tensor), hence this reader. Layout of the format:
-8 bytes header length (little-endian), a JSON header, then the data section that the tensors cover without holes.
+and row blocks (so that a cast never holds two copies of a large tensor), hence this reader. Layout of the
+format: 8 bytes header length (little-endian), a JSON header, then the data section that the tensors cover
+without holes.
 """
 
 import json
@@ -88,7 +89,9 @@ class TensorFile:
             while filled < len(buffer):
                 count = file.readinto(buffer[filled:])
                 if not count:
-                    raise WeightsError(f"{self.path}: ended while tensor {name!r} was read; did the file change?")
+                    raise WeightsError(
+                        f"{self.path}: ended while tensor {name!r} was read; did the file change?"
+                    )
                 filled += count
 
 
@@ -172,11 +175,11 @@ def _check_coverage(path: Path, tensors: dict[str, TensorInfo], data_start: int,
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if info.start != position:
             kind = "overlaps the tensor before it" if info.start < position else "leaves a hole before it"
-            raise WeightsError(f"{path}: tensor {name!r} {kind} (starts at {info.start}, expected {position})")
+            raise WeightsError(
+                f"{path}: tensor {name!r} {kind} (starts at {info.start}, expected {position})"
+            )
         position = info.stop
     if position > size:
         raise WeightsError(f"{path}: truncated: the tensors need {position} bytes, the file has {size}")
     if position < size:
         raise WeightsError(f"{path}: {size - position} bytes follow the last tensor; the file is damaged")
-
-

@@ -1,4 +1,4 @@
-"""From stored bytes to a parameter's array, in row blocks: no second copy of a large tensor exists at any time."""
+"""From stored bytes to a parameter's array, in row blocks: a large tensor never exists twice."""
 
 import math
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ BLOCK_BYTES = 32 * 2**20
 def read_entry(entry: Entry, where: Mapping[str, TensorFile]) -> np.ndarray:
     """The parameter of `entry`, with its shape and dtype.
 
-    A cast rounds to nearest even; widening is exact. An FP8 weight is multiplied by its block's scale in float32
-    before the cast: w[i, j] = q[i, j] * scale[i // rows, j // columns].
+    A cast rounds to nearest even; widening is exact. An FP8 weight is multiplied by its block's scale in
+    float32 before the cast: w[i, j] = q[i, j] * scale[i // rows, j // columns].
     """
     out = np.empty(entry.shape, entry.dtype)
     file, source = where[entry.tensor], entry.source

@@ -36,7 +36,7 @@ def retrieve(
     coarse = min(coarse, head.shape[0])
     values = coarse_head.values.astype(h.dtype)
     scores = jnp.einsum("...h,vh->...v", h, values, preferred_element_type=jnp.float32) * coarse_head.scale
-    ids = _top(scores, coarse)[1]
+    ids = jax.lax.top_k(scores, coarse)[1]
     exact = jnp.einsum("...h,...kh->...k", h, head[ids], precision="highest", preferred_element_type=jnp.float32)
     return _best(ids, exact, keep)
 
@@ -46,17 +46,11 @@ def retrieve_direct(
 ) -> tuple[Int[Array, "*R k"], Float[Array, "*R k"]]:
     """One pass with the original head, accumulated in float32: what `retrieve` approximates."""
     scores = jnp.einsum("...h,vh->...v", h, head, precision="highest", preferred_element_type=jnp.float32)
-    best, ids = _top(scores, keep)
+    best, ids = jax.lax.top_k(scores, keep)
     return ids, best
 
 
 def _best(ids, scores, keep):
-    best, order = _top(scores, keep)
+    best, order = jax.lax.top_k(scores, keep)
     return jnp.take_along_axis(ids, order, axis=-1), best
 
-
-def _top(scores, count):
-    """top_k over one flat row dimension: with more, XLA falls back to sorting the whole rows."""
-    best, ids = jax.lax.top_k(scores.reshape(-1, scores.shape[-1]), count)
-    shape = (*scores.shape[:-1], count)
-    return best.reshape(shape), ids.reshape(shape)

@@ -1,0 +1,1 @@
+"""Text in and text out around the engine, which knows token ids only."""
