@@ -18,7 +18,11 @@ BIN := $(VENV)/bin
 INSTALL = -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 
 PAIR := dspine_jax/assets/tiny-pair
+PROMPT := dspine_jax/assets/demo_prompt.py
+# The bundled pair is stored in bfloat16; float32 holds the same values and makes both ways of decoding exact.
 DEMO_PAIR := build/tiny-pair
+# The interpreter of `make device-check`: one whose jax sees the GPU.
+DEVICE_PYTHON ?= $(BIN)/python
 
 # Candidates are run, not only found: a version manager may put names on the PATH that do not work.
 PYENV := $(HOME)/.pyenv/versions
@@ -65,10 +69,20 @@ $(PEERS)/.stamp: pyproject.toml $(VENV)/.stamp
 comma := ,
 
 .PHONY: demo
-demo: $(VENV)/.stamp ## convert the bundled pair and let it continue a Python file
-	@rm -rf $(DEMO_PAIR)
-	$(BIN)/dspine convert --target $(PAIR)/target --draft $(PAIR)/draft --out $(DEMO_PAIR)
-	$(BIN)/dspine generate $(DEMO_PAIR) --prompt-file $(PAIR)/prompt.py --stats --compare-plain
+demo: $(DEMO_PAIR)/manifest.json ## convert the bundled pair and let it continue a Python file
+	$(BIN)/dspine generate $(DEMO_PAIR) --prompt-file $(PROMPT) --max-new-tokens 256 --stats --compare-plain
+
+$(DEMO_PAIR)/manifest.json: $(VENV)/.stamp $(wildcard $(PAIR)/*/*)
+	@mkdir -p build
+	$(BIN)/dspine convert --target $(PAIR)/target --draft $(PAIR)/draft --out $(DEMO_PAIR) --dtype float32 --overwrite
+
+.PHONY: bench
+bench: $(DEMO_PAIR)/manifest.json ## acceptance and speed of the bundled pair on files it never saw
+	$(BIN)/dspine bench $(DEMO_PAIR)
+
+.PHONY: device-check
+device-check: ## on a machine with a GPU: losslessness there, and what a cycle costs at 27B sizes
+	$(DEVICE_PYTHON) -m tests.device_check
 
 .PHONY: test
 test: $(VENV)/.stamp $(PEERS)/.stamp ## run the whole test suite

@@ -3,7 +3,6 @@
 import shutil
 from concurrent.futures import Future
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from dspine_jax.hf.pair import PairSource
 from dspine_jax.hf.plan import Entry
 from dspine_jax.hf.source import Source
 from dspine_jax.hf.transforms import read_entry
+from dspine_jax.versions import version_of
 
 SPARE_BYTES = 64 * 2**20
 
@@ -88,7 +88,7 @@ def _manifest(
     pair: PairSource, sources: dict[str, Source], hashes: dict[str, Future], files: dict[str, int]
 ) -> manifest.Manifest:
     return manifest.Manifest(
-        dspine_version=_version(),
+        dspine_version=version_of("dspine-jax"),
         dtype=pair.dtype,
         configs={model: source.model.config.to_hf() for model, source in sources.items()},
         sources={model: {"files": future.result()} for model, future in hashes.items()},
@@ -108,10 +108,3 @@ def _describe(entry: Entry) -> dict:
         "tensor": entry.tensor,
         "transform": entry.transform,
     }
-
-
-def _version() -> str:
-    try:
-        return version("dspine-jax")
-    except PackageNotFoundError:
-        return "not installed"

@@ -1,8 +1,8 @@
 """Compiled programs kept on disk, so that only the first run on a machine waits for the compiler.
 
-They lie in `$XDG_CACHE_HOME/dspine-jax/compiled`, by default `~/.cache/dspine-jax/compiled`; deleting the folder
-only costs the next run its compile time. A folder set by JAX's own `JAX_COMPILATION_CACHE_DIR` is used instead,
-and `JAX_ENABLE_COMPILATION_CACHE=false` switches the cache off, as for any JAX program.
+They lie in `$XDG_CACHE_HOME/dspine-jax/compiled`, by default `~/.cache/dspine-jax/compiled`; deleting the
+folder only costs the next run its compile time. A folder set by JAX's own `JAX_COMPILATION_CACHE_DIR` is used
+instead, and `JAX_ENABLE_COMPILATION_CACHE=false` switches the cache off, as for any JAX program.
 """
 
 import os
@@ -21,7 +21,7 @@ def default_folder() -> Path:
 def enable() -> Path | None:
     """Keeps every program that this process compiles from now on, and reuses those kept before.
 
-    JAX itself keeps only programs that took a second to compile; many here take less, so the limit is set to 0.
+    JAX itself keeps only programs that took a second to compile; many here take less, so the limit is 0.
     Returns the folder, or None when none can be made, in which case programs are compiled anew.
     """
     folder = jax.config.jax_compilation_cache_dir

@@ -17,7 +17,7 @@ def load(
 ) -> Pair:
     """The pair in a folder that `dspine convert` wrote, on the first device.
 
-    `dtype` is bfloat16 or float32, by default what the folder was converted to; float32 from a bfloat16 folder
+    `dtype` is bfloat16 or float32, by default what the folder was converted to; float32 from bfloat16 weights
     is exact, the other way rounds. `options` say how proposals are made (default: `DraftOptions()`).
 
     Raises WeightsError for a folder that is missing, unconverted, incomplete or damaged, or another dtype.
@@ -47,7 +47,7 @@ def load_hf(
     options: DraftOptions | None = None,
     map: Iterable[str] = (),
 ) -> Pair:
-    """The pair in two Hugging Face folders, read without conversion: for small models, all passes through memory.
+    """The pair in two Hugging Face folders, without conversion; all weights pass through memory.
 
     `dtype` is bfloat16 or float32, by default what the target's config says. Entries of `map`,
     "parameter=tensor.name", override the name tables as `dspine convert --map` does.

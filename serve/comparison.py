@@ -1,4 +1,4 @@
-"""Whether speculative and plain decoding gave the same tokens, and how close the call was where they did not."""
+"""Whether speculative and plain decoding agree, and how close the call was where they do not."""
 
 import dataclasses
 import functools

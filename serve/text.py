@@ -1,6 +1,5 @@
-"""Between text and token ids: a byte-level tokenizer, and decoding that shows a character once it is whole."""
+"""Between text and token ids: a byte-level tokenizer, and decoding that shows whole characters."""
 
-import codecs
 import dataclasses
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -87,15 +86,35 @@ class Detokenizer:
         """Tokens in `hidden` add nothing to the text: the ids that end it."""
         self._text = text
         self._hidden = frozenset(hidden)
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = b""
 
     def feed(self, token: int) -> str:
         """The characters that this token completes. Bytes that can be no character become U+FFFD at once."""
-        return "" if token in self._hidden else self._decoder.decode(self._text.bytes_of(token))
+        if token in self._hidden:
+            return ""
+        data = self._held + self._text.bytes_of(token)
+        end = len(data) - _unfinished(data)
+        self._held = data[end:]
+        return data[:end].decode("utf-8", errors="replace")
 
     def finish(self) -> str:
         """U+FFFD when the stream ended inside a character, otherwise nothing."""
-        return self._decoder.decode(b"", final=True)
+        held, self._held = self._held, b""
+        return held.decode("utf-8", errors="replace")
+
+
+def _unfinished(data: bytes) -> int:
+    """How many last bytes are the beginning of a character that further bytes could complete."""
+    for count in range(min(3, len(data)), 0, -1):
+        tail = data[-count:]
+        if not 0xC2 <= tail[0] <= 0xF4:  # no first byte of several
+            continue
+        try:
+            tail.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if (error.start, error.end) == (0, count):
+                return count
+    return 0
 
 
 def _byte_of_character() -> dict[str, int]:

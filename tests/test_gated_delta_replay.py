@@ -82,7 +82,9 @@ def test_six_cycles_in_a_row():
     pending, start = np.zeros(2, np.int32), np.zeros(2, np.int32)
     want_o, _ = recurrence(inputs)
     for accepted in counts.T.astype(np.int32):
-        rows = [jnp.asarray(np.stack([x[b, s : s + BLOCK] for b, s in enumerate(start)])) for x in inputs.rows]
+        rows = [
+            jnp.asarray(np.stack([x[b, s : s + BLOCK] for b, s in enumerate(start)])) for x in inputs.rows
+        ]
         o, state, records = replay(state, records, jnp.asarray(pending), *rows)
         for slot in range(2):
             here = slice(start[slot], start[slot] + BLOCK)

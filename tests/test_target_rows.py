@@ -1,6 +1,5 @@
 """What the rows of one call may and may not influence: other slots, padding, earlier rows."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +43,10 @@ def test_ragged_slots_equal_each_slot_alone(target, commit):
 @pytest.mark.parametrize("commit", [True, False], ids=["chunk", "block"])
 def test_an_empty_slot_is_left_bit_for_bit(target, prompted, commit):
     read = target.read(PLAIN.ids[:, :BLOCK], PROMPT, (0, BLOCK), prompted, commit=commit)
-    before, after = committed(target.config, prompted), committed(target.config, read.cache.commit(jnp.zeros(2, int)))
+    before, after = (
+        committed(target.config, prompted),
+        committed(target.config, read.cache.commit(jnp.zeros(2, int))),
+    )
     for index, want in before.items():
         np.testing.assert_array_equal(after[index].state[0], want.state[0])
         np.testing.assert_array_equal(after[index].conv[0], want.conv[0])
@@ -71,7 +73,9 @@ def test_dropping_a_block_leaves_no_trace(target, prompted):
     """commit(0): what follows is what would have followed without the block."""
     tail = PLAIN.ids[:, PROMPT : PROMPT + BLOCK]
     want = target.read(tail, PROMPT, BLOCK, prompted, commit=False)
-    wrong = target.read(tail[::-1], PROMPT, BLOCK, prompted, commit=False).cache.commit(jnp.zeros(2, jnp.int32))
+    wrong = target.read(tail[::-1], PROMPT, BLOCK, prompted, commit=False).cache.commit(
+        jnp.zeros(2, jnp.int32)
+    )
     got = target.read(tail, PROMPT, BLOCK, wrong, commit=False)
     np.testing.assert_array_equal(got.logits, want.logits)
 

@@ -167,7 +167,10 @@ def test_blocks_with_partial_acceptance(case, source):
 
 def test_bfloat16_is_as_close_to_float32_as_transformers_is():
     """Both forms run the same bfloat16 weights; the float32 form of them is ours, which other tests compare."""
-    flat = {name: value.astype(np.float32) for name, value in random_target(BFLOAT16.config, BFLOAT16.seed).items()}
+    flat = {
+        name: value.astype(np.float32)
+        for name, value in random_target(BFLOAT16.config, BFLOAT16.seed).items()
+    }
     exact = TargetRunner(dataclasses.replace(BFLOAT16.config, dtype="float32"), flat)
     want = exact.read(BFLOAT16.ids[:, :64], 0, 64, exact.cache(SLOTS), commit=True).logits
     rows = [i for i, row in enumerate(GOLDEN_ROWS) if row < 64]

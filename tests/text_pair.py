@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from pathlib import Path
 
-import pytest
 from tokenizers import Tokenizer
 
 from convert.cli import main as convert
@@ -42,9 +41,10 @@ def tiny_tokenizer(folder: Path) -> Tokenizer:
 
 
 @functools.cache
-def text_pair(factory: pytest.TempPathFactory) -> TextPair:
-    """The pair, written and converted once per session."""
-    root = factory.mktemp("text-pair")
+def text_pair(session_folder: Path) -> TextPair:
+    """The pair, written and converted once per session; the folder is `tmp_path_factory.getbasetemp()`."""
+    root = session_folder / "text-pair"
+    root.mkdir()
     target_config = tiny_target_config(vocab_size=VOCAB, eos_token_ids=(END,))
     drafter_config = tiny_drafter_config(target_config)
     tokenizer = tiny_tokenizer(root)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from dspine_jax.cache.draft_ring import DraftCache, DraftRing
+from dspine_jax.cache.draft_ring import DraftCache, DraftRing, held_positions
 from dspine_jax.drafter import Drafter
 
 
@@ -40,7 +40,7 @@ def block_losses(
     says = jnp.take_along_axis(teacher.logits[:, None], places[..., :-1, None], axis=2)
     says = jax.nn.softmax(says.reshape(batch * count, rows - 1, -1))
 
-    context = _contexts(drafter, teacher.features, count)
+    context = _contexts(drafter, teacher.features, anchors)
     masked = jnp.where(offset == 0, labels, cfg.mask_token_id)
     x = teacher.embedding[masked]
     states = drafter.run_block(x, positions, labels[:, 0], context, bridged=True)
@@ -58,13 +58,19 @@ def block_losses(
     return 0.5 * (metrics["parallel"] + metrics["tail"]), metrics
 
 
-def _contexts(drafter: Drafter, features: Float[Array, "B T F"], count: int) -> DraftCache:
-    """Dense rings with every position of the sequence, one copy per anchor; the anchor's position hides the rest."""
+def _contexts(
+    drafter: Drafter, features: Float[Array, "B T F"], anchors: Int[Array, "B A"]
+) -> DraftCache:
+    """The ring of each block, [B * A, R] rows, filled from its sequence as a loop at that anchor would have it."""
     batch, length, _ = features.shape
-    positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
     fused = drafter.fuse(features)
+    positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
+    sequence = jnp.repeat(jnp.arange(batch), anchors.shape[1])[:, None]
     rings = []
     for layer in drafter.layers:
         k, v = layer.self_attn.key_value(fused, positions)
-        rings.append(DraftRing(k=jnp.repeat(k, count, axis=0), v=jnp.repeat(v, count, axis=0)))
+        ring = length if layer.self_attn.window is None else min(layer.self_attn.window, length)
+        # A row that holds no position is invisible whatever it contains.
+        row = jnp.maximum(held_positions(anchors.reshape(-1), ring), 0)
+        rings.append(DraftRing(k=k[sequence, row], v=v[sequence, row]))
     return DraftCache(layers=tuple(rings))
