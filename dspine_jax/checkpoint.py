@@ -48,8 +48,7 @@ def restore(
     if sharding is None:
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     target, drafter = (
-        _restore_flat(manifest.weights_folder(folder, model), abstract[model], sharding)
-        for model in manifest.MODELS
+        _restore_flat(manifest.weights_folder(folder, model), abstract[model], sharding) for model in manifest.MODELS
     )
     return target_config, drafter_config, target, drafter
 

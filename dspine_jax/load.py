@@ -12,9 +12,7 @@ from dspine_jax.pair import Pair, build_pair
 # The readers are imported where they are used: Orbax alone takes as long to import as all the rest.
 
 
-def load(
-    folder: str | Path, *, dtype: jax.typing.DTypeLike | None = None, options: DraftOptions | None = None
-) -> Pair:
+def load(folder: str | Path, *, dtype: jax.typing.DTypeLike | None = None, options: DraftOptions | None = None) -> Pair:
     """The pair in a folder that `dspine convert` wrote, on the first device.
 
     `dtype` is bfloat16 or float32, by default what the folder was converted to; float32 from bfloat16 weights

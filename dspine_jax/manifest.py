@@ -66,8 +66,7 @@ class Manifest:
         given = content.keys() - {"format", "format_version"}
         if given != names.keys():
             raise WeightsError(
-                f"{path}: missing fields {sorted(names.keys() - given)}, "
-                f"unknown fields {sorted(given - names.keys())}"
+                f"{path}: missing fields {sorted(names.keys() - given)}, unknown fields {sorted(given - names.keys())}"
             )
         for name in names:
             wanted = str if name in ("dspine_version", "dtype") else dict
@@ -95,7 +94,5 @@ def files_below(folder: Path) -> dict[str, int]:
 
     Orbax's notes on when and where it wrote are left out: they differ between equal checkpoints.
     """
-    paths = sorted(
-        path for path in (folder / "weights").rglob("*") if path.is_file() and path.name not in _NOTES
-    )
+    paths = sorted(path for path in (folder / "weights").rglob("*") if path.is_file() and path.name not in _NOTES)
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}

@@ -51,7 +51,9 @@ class PlainPlan:
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["target", "drafter", "coarse_head", "tables"], meta_fields=[]
+    jax.tree_util.register_dataclass,
+    data_fields=["target", "drafter", "coarse_head", "tables"],
+    meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
 class PairWeights:
@@ -85,9 +87,7 @@ class Pair:
             weights = dataclasses.replace(weights, coarse_head=_coarse_head(self.plan, weights))
         if options.tail == "table" and weights.tables is None:
             weights = dataclasses.replace(weights, tables=_tables(self.plan, weights, self.dtype))
-        return dataclasses.replace(
-            self, plan=dataclasses.replace(self.plan, options=options), weights=weights
-        )
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, options=options), weights=weights)
 
 
 def build_pair(
@@ -120,9 +120,7 @@ def build_pair(
         coarse_head=None,
         tables=None,
     )
-    pair = Pair(
-        target_config=target_config, drafter_config=drafter_config, plan=plan, weights=weights, dtype=dtype
-    )
+    pair = Pair(target_config=target_config, drafter_config=drafter_config, plan=plan, weights=weights, dtype=dtype)
     return pair.with_options(options)
 
 

@@ -58,7 +58,12 @@ def check_requests(
 
 
 def new_state(
-    batch: Batch, target: TargetConfig, drafter: DrafterConfig | None, dtype: jnp.dtype, *, dense: bool = False
+    batch: Batch,
+    target: TargetConfig,
+    drafter: DrafterConfig | None,
+    dtype: jnp.dtype,
+    *,
+    dense: bool = False,
 ) -> LoopState:
     """Empty caches for a batch; without a drafter's configuration, for plain decoding only.
 
@@ -98,7 +103,5 @@ def _check_ids(what: str, ids: Sequence[int], vocab_size: int) -> np.ndarray:
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{what} must be a non-empty list of token ids, got shape {array.shape}, {array.dtype}")
     if array.min() < 0 or array.max() >= vocab_size:
-        raise ValueError(
-            f"{what} has ids from {array.min()} to {array.max()}, wanted 0 to {vocab_size - 1}"
-        )
+        raise ValueError(f"{what} has ids from {array.min()} to {array.max()}, wanted 0 to {vocab_size - 1}")
     return array.astype(np.int32)

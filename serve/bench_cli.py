@@ -32,13 +32,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="UTF-8 files, one prompt each (default: the standard library's files that the bundled pair never saw)",
     )
-    parser.add_argument(
-        "--prompt-tokens", type=int, default=128, help="tokens of each file's start (%(default)s)"
-    )
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="tokens of each file's start (%(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=128, help="per prompt (%(default)s)")
-    parser.add_argument(
-        "--batches", type=int, nargs="+", default=[1, 8], help="batch sizes to time (%(default)s)"
-    )
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="batch sizes to time (%(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each batch size (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     return parser
@@ -64,8 +60,7 @@ def main(argv: Sequence[str]) -> int:
     size = {"max_new_tokens": arguments.max_new_tokens}
     acceptance = measure_acceptance(pair, prompts, generate_plain(pair, prompts, **size), **size)
     speeds = [
-        measure_speed(pair, prompts, batch=batch, repeats=arguments.repeats, **size)
-        for batch in arguments.batches
+        measure_speed(pair, prompts, batch=batch, repeats=arguments.repeats, **size) for batch in arguments.batches
     ]
     facts = _conditions(pair, prompts, arguments)
     if arguments.json:
@@ -78,19 +73,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _prompts(text: TextModel, arguments: argparse.Namespace) -> list[list[int]]:
-    if arguments.files:
-        files = arguments.files
-    else:
-        files = source_files(standard_library(), read_recipe(BUNDLED)["corpus"]["held_out"])[1]
+    held_out = read_recipe(BUNDLED)["corpus"]["held_out"]
+    files = arguments.files or source_files(standard_library(), held_out)[1]
     prompts = [text.encode(read_prompt(None, str(file)))[: arguments.prompt_tokens] for file in files]
     if short := [str(f) for f, p in zip(files, prompts, strict=True) if len(p) < arguments.prompt_tokens]:
         raise TextError(f"shorter than --prompt-tokens {arguments.prompt_tokens}: {', '.join(short)}")
     return prompts
 
 
-def _conditions(
-    pair: Pair, prompts: Sequence[Sequence[int]], arguments: argparse.Namespace
-) -> dict[str, Any]:
+def _conditions(pair: Pair, prompts: Sequence[Sequence[int]], arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": str(arguments.model),
         "temperature": 0,

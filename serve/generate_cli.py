@@ -240,7 +240,10 @@ def _ignore(piece: str) -> None:
 
 
 def _positive(value: str) -> int:
-    number = int(value)
+    try:
+        number = int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wanted a whole number, got {value!r}") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is too small, wanted at least 1")
     return number

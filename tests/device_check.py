@@ -108,7 +108,10 @@ def draw(abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         lambda key, shape, dtype: (0.02 * jax.random.normal(key, shape)).astype(dtype), static_argnums=(1, 2)
     )
     keys = jax.random.split(jax.random.key(0), len(abstract))
-    return {name: make(key, spec.shape, spec.dtype) for key, (name, spec) in zip(keys, abstract.items(), strict=True)}
+    return {
+        name: make(key, spec.shape, spec.dtype)
+        for key, (name, spec) in zip(keys, abstract.items(), strict=True)
+    }
 
 
 def tell(what: str, **values: object) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Rows of q, k [B, T, Nk, K], v [B, T, Nv, V], g, beta [B, T, Nv] and a state [B, Nv, V, K]; all float32."""
+    """Rows of q, k [B, T, Nk, K], v [B, T, Nv, V], g, beta [B, T, Nv]; a state [B, Nv, V, K]; all float32."""
 
     q: np.ndarray
     k: np.ndarray
@@ -22,12 +22,14 @@ class Inputs:
     def rows(self) -> tuple[np.ndarray, ...]:
         return self.q, self.k, self.v, self.g, self.beta
 
-    def slice(self, start: int, stop: int) -> tuple[jnp.ndarray, ...]:
+    def slice(self, start: int = 0, stop: int | None = None) -> tuple[jnp.ndarray, ...]:
         """Rows start .. stop - 1 as arguments of an op."""
         return tuple(jnp.asarray(x[:, start:stop]) for x in self.rows)
 
     def replace(self, **changes) -> Self:
-        return dataclasses.replace(self, **{name: np.float32(value) for name, value in changes.items()})
+        return dataclasses.replace(
+            self, **{name: np.asarray(value, dtype=np.float32) for name, value in changes.items()}
+        )
 
 
 def draw(rows: int, seed: int, *, batch=2, key_heads=3, value_heads=6, key_dim=8, value_dim=12) -> Inputs:
@@ -44,7 +46,7 @@ def draw(rows: int, seed: int, *, batch=2, key_heads=3, value_heads=6, key_dim=8
     g = -np.exp(rng.uniform(np.log(1e-3), np.log(3.0), (batch, rows, value_heads)))
     beta = 1 / (1 + np.exp(-2 * rng.normal(size=(batch, rows, value_heads))))
     state = rng.normal(size=(batch, value_heads, value_dim, key_dim))
-    return Inputs(*(np.float32(x) for x in (q, k, v, g, beta, state)))
+    return Inputs(*(np.asarray(x, dtype=np.float32) for x in (q, k, v, g, beta, state)))
 
 
 def recurrence(inputs: Inputs, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:

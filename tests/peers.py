@@ -17,9 +17,7 @@ def available() -> bool:
 
 def run(script: Path, *arguments: str | Path) -> None:
     """Runs a script there; a failure raises with what the script wrote to stderr."""
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONWARNINGS")
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONWARNINGS")}
     done = subprocess.run(
         [PYTHON, script, *arguments],
         cwd=ROOT,

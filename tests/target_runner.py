@@ -44,9 +44,7 @@ class TargetRunner:
     def read(self, ids, start, length, cache: TargetCache, *, commit: bool) -> Read:
         """`ids` [B, T]; `start` and `length` are one number or one per slot."""
         ids = jnp.asarray(ids, jnp.int32)
-        start, length = (
-            jnp.asarray(np.broadcast_to(x, ids.shape[0]), dtype=jnp.int32) for x in (start, length)
-        )
+        start, length = (jnp.asarray(np.broadcast_to(x, ids.shape[0]), dtype=jnp.int32) for x in (start, length))
         rows = Rows.of(start, length, ids.shape[1], commit=commit)
         return self._forward(self.leaves, ids, rows, cache)
 

@@ -19,7 +19,7 @@ prefill = jit(gated_delta_prefill, static_argnames="chunk")
 
 
 def check(inputs: Inputs, chunk: int, bound: float = FP32_OP) -> None:
-    o, state = prefill(*inputs.slice(0, None), jnp.asarray(inputs.state), chunk=chunk)
+    o, state = prefill(*inputs.slice(), jnp.asarray(inputs.state), chunk=chunk)
     want_o, want_state = recurrence(inputs)
     assert o.dtype == state.dtype == jnp.float32
     assert_close("output", o, want_o, bound)
@@ -38,7 +38,7 @@ def test_chunk_length_does_not_matter(rows, chunk):
 
 def test_reference_form_equals_the_recurrence():
     inputs = draw(17, seed=5)
-    o, state = jit(gated_delta_recurrent)(*inputs.slice(0, None), jnp.asarray(inputs.state))
+    o, state = jit(gated_delta_recurrent)(*inputs.slice(), jnp.asarray(inputs.state))
     want_o, want_state = recurrence(inputs)
     assert_close("output", o, want_o, FP32_OP)
     assert_close("state", state, want_state, FP32_OP)
@@ -54,7 +54,7 @@ def equal_keys(inputs: Inputs) -> Inputs:
 
 
 def steep_decay(inputs: Inputs) -> Inputs:
-    """Log decays down to -40: products of exponentials over- or underflow unless differences are taken first."""
+    """Log decays down to -40: exponentials over- or underflow unless differences are taken first."""
     return inputs.replace(g=-40 * np.random.default_rng(0).random(inputs.g.shape))
 
 
@@ -90,7 +90,7 @@ def test_padding_rows_leave_the_state(rows):
         beta=np.where(padding, 0, inputs.beta),
         v=np.where(padding[..., None], 1e4, inputs.v),
     )
-    o, state = prefill(*hidden.slice(0, None), jnp.asarray(inputs.state), chunk=64)
+    o, state = prefill(*hidden.slice(), jnp.asarray(inputs.state), chunk=64)
     want_o, want_state = recurrence(inputs, rows)
     assert_close("output", o[:, :rows], want_o, FP32_OP)
     assert_close("state", state, want_state, FP32_OP)

@@ -75,16 +75,14 @@ def test_rejected_rows_may_hold_anything(accepted):
 
 
 def test_six_cycles_in_a_row():
-    """Blocks whose rejected tails are read again, as decoding does; accepted counts differ between the slots."""
+    """Blocks whose rejected tails are read again, as decoding does; the slots accept different numbers."""
     counts = np.array([[16, 0, 3, 9, 1, 16], [2, 16, 0, 7, 15, 5]])
     inputs = draw(64, seed=6)
     state, records = jnp.asarray(inputs.state), nothing_recorded(inputs)
     pending, start = np.zeros(2, np.int32), np.zeros(2, np.int32)
     want_o, _ = recurrence(inputs)
     for accepted in counts.T.astype(np.int32):
-        rows = [
-            jnp.asarray(np.stack([x[b, s : s + BLOCK] for b, s in enumerate(start)])) for x in inputs.rows
-        ]
+        rows = [jnp.asarray(np.stack([x[b, s : s + BLOCK] for b, s in enumerate(start)])) for x in inputs.rows]
         o, state, records = replay(state, records, jnp.asarray(pending), *rows)
         for slot in range(2):
             here = slice(start[slot], start[slot] + BLOCK)
@@ -96,7 +94,7 @@ def test_six_cycles_in_a_row():
 
 
 def test_shorter_block_than_the_records():
-    """A block of 5 rows after a block of 16: the fold reads the old width, the new records have the new one."""
+    """A block of 5 rows after one of 16: the fold reads the old width, the new records have the new one."""
     inputs = draw(BLOCK + 5, seed=7)
     _, state, records = read_block(inputs)
     o, state, short = replay(state, records, jnp.full(2, BLOCK, jnp.int32), *inputs.slice(BLOCK, BLOCK + 5))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from dspine_jax import cli, generate_plain, load
+from dspine_jax import DraftOptions, Stream, WeightsError, cli, load
 from serve import generate_cli
 from serve.comparison import Difference, first_difference, next_scores
 from serve.completion import Request
@@ -39,7 +39,8 @@ def tokenizer(folders) -> Tokenizer:
 def wanted(pair, tokenizer) -> list[int]:
     """What plain decoding continues the prompt with."""
     prompt = tokenizer.encode(PROMPT).ids
-    return generate_plain(pair, [prompt], max_new_tokens=COUNT, stop_token_ids=()).tokens[0].tolist()
+    stream = Stream(pair, prompt, max_new_tokens=COUNT, stop_token_ids=(), speculative=False)
+    return [int(token) for tokens in stream for token in tokens]
 
 
 @pytest.fixture
@@ -171,11 +172,19 @@ def test_prompts_from_a_file_and_from_standard_input(run, monkeypatch, tmp_path,
         assert run(*arguments[1], prompt=arguments[0]) == (0, text, "")
 
 
-def test_other_ways_of_drafting_change_no_token(run, wanted):
-    arguments = ["--retrieval", "direct", "--tail", "off", "--no-bridge", "--json"]
-    result = json.loads(run(*arguments)[1])
-    assert result["token_ids"] == wanted
-    assert result["draft_options"] == {"retrieval": "direct", "coarse": 128, "tail": "off", "bridge": False}
+def test_the_ways_of_drafting_and_the_dtype_reach_the_loader(run, monkeypatch):
+    seen = []
+
+    def refuse(folder, **arguments):
+        seen.append(arguments)
+        raise WeightsError("seen")
+
+    monkeypatch.setattr(generate_cli, "load", refuse)
+    arguments = ["--retrieval", "direct", "--tail", "off", "--no-bridge", "--dtype", "bfloat16"]
+    assert run(*arguments) == (1, "", "dspine generate: error: seen\n")
+    assert run()[0] == 1
+    given = DraftOptions(retrieval="direct", tail="off", bridge=False)
+    assert seen == [{"dtype": "bfloat16", "options": given}, {"dtype": None, "options": DraftOptions()}]
 
 
 def test_a_difference_is_reported_with_the_target_s_margin(pair, wanted, tokenizer):
@@ -226,7 +235,7 @@ def test_an_interrupt_ends_the_command_with_130(folders, monkeypatch, capsys):
         (["MODEL", "a", "b"], "got 'b' as well; quote a prompt with spaces"),
         (["MODEL", "a", "--prompt-file", "f"], "got 'a' as well; --prompt-file is the prompt"),
         (["MODEL", "a", "--max-new-tokens", "0"], "0 is too small, wanted at least 1"),
-        (["MODEL", "a", "--max-new-tokens", "many"], "invalid int value: 'many'"),
+        (["MODEL", "a", "--max-new-tokens", "many"], "wanted a whole number, got 'many'"),
         (["MODEL", "a", "--dtype", "float16"], "choose from bfloat16, float32"),
         (["MODEL", "a", "--plain", "--compare-plain"], "not allowed with argument"),
         (["MODEL", "a", "--no-bridge"], "bridge=False needs tail='off'"),

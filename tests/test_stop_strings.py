@@ -66,7 +66,7 @@ def test_random_texts_follow_the_definition_and_hold_back_no_more_than_needed():
             if matcher.matched:
                 break
             beginnings = {stop[:n] for stop in stops for n in range(len(stop))}
-            held = max((n for n in range(len(so_far) + 1) if so_far[len(so_far) - n :] in beginnings))
+            held = max(n for n in range(len(so_far) + 1) if so_far[len(so_far) - n :] in beginnings)
             assert visible == so_far[: len(so_far) - held]
 
 

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dspine_jax.cache.gdn_state import GDNState
+from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.target.rows import Rows
 from tests.quick_jit import jit
 from tests.target_cases import BLOCK, PLAIN, PROMPT, SLOTS
@@ -51,7 +53,7 @@ def test_an_empty_slot_is_left_bit_for_bit(target, prompted, commit):
         np.testing.assert_array_equal(after[index].state[0], want.state[0])
         np.testing.assert_array_equal(after[index].conv[0], want.conv[0])
     for old, new in zip(prompted.layers, read.cache.layers, strict=True):
-        if hasattr(old, "read"):
+        if isinstance(old, PagedKV):
             for a, b in zip(old.read(prompted.page_table), new.read(read.cache.page_table), strict=True):
                 np.testing.assert_array_equal(a[0], b[0])
 
@@ -73,9 +75,7 @@ def test_dropping_a_block_leaves_no_trace(target, prompted):
     """commit(0): what follows is what would have followed without the block."""
     tail = PLAIN.ids[:, PROMPT : PROMPT + BLOCK]
     want = target.read(tail, PROMPT, BLOCK, prompted, commit=False)
-    wrong = target.read(tail[::-1], PROMPT, BLOCK, prompted, commit=False).cache.commit(
-        jnp.zeros(2, jnp.int32)
-    )
+    wrong = target.read(tail[::-1], PROMPT, BLOCK, prompted, commit=False).cache.commit(jnp.zeros(2, jnp.int32))
     got = target.read(tail, PROMPT, BLOCK, wrong, commit=False)
     np.testing.assert_array_equal(got.logits, want.logits)
 
@@ -128,8 +128,10 @@ def test_state_does_not_depend_on_how_bfloat16_rows_are_cut():
     states = []
     for span in (32, 8, 1):
         cache = target.prefill(PLAIN.ids[:, :32], target.cache(SLOTS), chunk=span)
-        assert cache.layers[0].state.dtype == jnp.float32
-        assert cache.layers[0].conv.dtype == jnp.bfloat16
+        layer = cache.layers[0]
+        assert isinstance(layer, GDNState)
+        assert layer.state.dtype == jnp.float32
+        assert layer.conv.dtype == jnp.bfloat16
         states.append(committed(config, cache)[0].state)
     assert_close("state of 4 x 8", states[1], states[0], FP32_OP)
     assert_close("state of 32 x 1", states[2], states[0], FP32_OP)

@@ -1,13 +1,14 @@
 """The target against transformers' `qwen3_5`: every layer's output, the logits and the states.
 
-Every comparison is made with the stored numbers (a few rows of one slot) and, where torch is installed, with a live run
-(all rows of both slots).
+Every comparison is made with the stored numbers (a few rows of one slot) and, where torch is installed, with a
+live run (all rows of both slots).
 """
 
 import dataclasses
 import functools
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -58,7 +59,7 @@ class Answers:
         for index, got in states.items():
             for kind, ours in (("state", got.state), ("conv", got.conv)):
                 key = f"{length}/{kind}/{index}"
-                # transformers stores [.., K, V] and [channels, kernel], of which the oldest column is never used again.
+                # transformers stores [.., K, V] and [channels, kernel]; the oldest column is never used again.
                 want = self.of(case, key).swapaxes(-1, -2)
                 want = want[:, 1:] if kind == "conv" else want
                 assert_close(f"{case.name} {key}", ours[: self.slots], want, bound)
@@ -92,7 +93,7 @@ class Prefilled:
 
 @functools.cache
 def prefilled(case: Case, chunk: int) -> Prefilled:
-    """Reads all rows in chunks. The state after a prefix comes from a padded chunk that starts at a boundary."""
+    """Reads all rows in chunks. The state after a prefix comes from a padded chunk at a boundary."""
     target = runner_of(case)
     ids = np.pad(case.ids, [(0, 0), (0, -ROWS % chunk)])
     cache, reads, states = target.cache(SLOTS), [], {}
@@ -134,8 +135,8 @@ def test_prefill_in_chunks(case, chunk, source):
 def drafted(case: Case) -> tuple[np.ndarray, dict[int, Committed]]:
     """Logits [B, END, V] of the accepted rows, and the states at the end, of a run in blocks.
 
-    Each block holds so many true tokens and then wrong ones; slot 0 accepts 0, 1, .. 16 rows and slot 1 the same
-    numbers in reverse order.
+    Each block holds so many true tokens and then wrong ones; slot 0 accepts 0, 1, .. 16 rows and slot 1 the
+    same numbers in reverse order.
     """
     target = runner_of(case)
     rng = np.random.default_rng(case.seed)
@@ -148,7 +149,7 @@ def drafted(case: Case) -> tuple[np.ndarray, dict[int, Committed]]:
         true = np.take_along_axis(case.ids, np.minimum(rows, ROWS - 1), axis=1)
         ids = np.where(np.arange(BLOCK) < np.array(counts)[:, None], true, wrong)
         read = target.read(ids, start, BLOCK, cache, commit=False)
-        cache = read.cache.commit(np.array(counts, np.int32))
+        cache = read.cache.commit(jnp.asarray(counts, dtype=jnp.int32))
         for slot, count in enumerate(counts):
             logits[slot, start[slot] : start[slot] + count] = np.asarray(read.logits)[slot, :count]
         start = start + counts
@@ -166,11 +167,8 @@ def test_blocks_with_partial_acceptance(case, source):
 
 
 def test_bfloat16_is_as_close_to_float32_as_transformers_is():
-    """Both forms run the same bfloat16 weights; the float32 form of them is ours, which other tests compare."""
-    flat = {
-        name: value.astype(np.float32)
-        for name, value in random_target(BFLOAT16.config, BFLOAT16.seed).items()
-    }
+    """Both run the same bfloat16 weights; the float32 form of them is ours, which other tests compare."""
+    flat = {name: value.astype(np.float32) for name, value in random_target(BFLOAT16.config, BFLOAT16.seed).items()}
     exact = TargetRunner(dataclasses.replace(BFLOAT16.config, dtype="float32"), flat)
     want = exact.read(BFLOAT16.ids[:, :64], 0, 64, exact.cache(SLOTS), commit=True).logits
     rows = [i for i, row in enumerate(GOLDEN_ROWS) if row < 64]
@@ -190,7 +188,7 @@ def test_stored_numbers_are_what_torch_computes():
         assert_close(key, got, want, BF16_TARGET if key.startswith("bfloat16") else FP32_LOGITS)
 
 
-@pytest.mark.parametrize("case", (PLAIN, ODD, WIDE_KEYS), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [PLAIN, ODD, WIDE_KEYS], ids=lambda case: case.name)
 def test_the_compared_config_is_the_checkpoints_own(case):
     """Rope sections are read and change nothing; a multi-token-prediction block is no decoder layer."""
     config = case.hf_config | {"mtp_num_hidden_layers": 1}

@@ -45,8 +45,16 @@ def text_pair(session_folder: Path) -> TextPair:
     """The pair, written and converted once per session; the folder is `tmp_path_factory.getbasetemp()`."""
     root = session_folder / "text-pair"
     root.mkdir()
-    target_config = tiny_target_config(vocab_size=VOCAB, eos_token_ids=(END,))
-    drafter_config = tiny_drafter_config(target_config)
+    # As few layers as there are kinds: these tests are about text, and every layer is compiled.
+    target_config = tiny_target_config(
+        vocab_size=VOCAB,
+        eos_token_ids=(END,),
+        num_hidden_layers=2,
+        layer_types=("linear_attention", "full_attention"),
+    )
+    drafter_config = tiny_drafter_config(
+        target_config, num_hidden_layers=1, layer_types=("sliding_attention",), target_layer_ids=(0,)
+    )
     tokenizer = tiny_tokenizer(root)
     assert (
         tokenizer.token_to_id(END_OF_TEXT) == END

@@ -1,8 +1,8 @@
 """Tiny configurations and random weights that tests share.
 
-The sizes are small, yet no two dimensions that could be mixed up are equal: head counts, key and value widths and the
-rotary width all differ. The weights keep activations near unit scale; no norm weight is constant, so that a norm with
-the wrong convention shows.
+The sizes are small, yet no two dimensions that could be mixed up are equal: head counts, key and value widths and
+the rotary width all differ. The weights keep activations near unit scale; no norm weight is constant, so that a
+norm with the wrong convention shows.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ def tiny_drafter_config(target: TargetConfig, **overrides) -> DrafterConfig:
 
 
 def random_target(config: TargetConfig, seed: int) -> dict[str, jax.Array]:
-    """Flat target weights in the config's dtype. Decays reach from nearly none to strong, as in trained models."""
+    """Flat target weights in the config's dtype. Decays reach from nearly none to strong, as if trained."""
     return _fill(abstract_target(config, jnp.dtype(config.dtype)), seed, norm_center=0.0)
 
 

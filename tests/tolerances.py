@@ -16,8 +16,8 @@ FP32_LOGITS = 1e-4
 FP32_STATES = 1e-4
 # One op or layer in float32 against float64 or another float32 form: some hundred roundings by 6e-8.
 FP32_OP = 1e-5
-# The same where all keys of a block are nearly equal and nothing decays: in float32 the powers of a 16-row system of
-# ones reach binomial(15, 7) = 6435 and cancel again; the measured error is 1.4e-5 against float64.
+# The same where all keys of a block are nearly equal and nothing decays: in float32 the powers of a 16-row
+# system of ones reach binomial(15, 7) = 6435 and cancel again; the measured error is 1.4e-5 against float64.
 FP32_EQUAL_KEYS = 1e-4
 # Rotation by a float32 angle: at position 300 the angle itself is rounded by up to 1.5e-5.
 FP32_ROPE = 3e-5
@@ -27,8 +27,8 @@ FP32_TAIL_TABLES = 1e-4
 BF16_TAIL_TABLES = 2e-2
 # Whole tiny models in bfloat16 against float32: rounding by 2^-9 at each of about ten stages of each layer.
 BF16_LOGITS = 3e-2
-# Two bfloat16 forms of a four-layer target against each other, logits, layer outputs and states: their roundings add.
-# Measured 2.5e-2; each of them is 3.0e-2 away from float32.
+# Two bfloat16 forms of a four-layer target against each other, logits, layer outputs and states: their
+# roundings add. Measured 2.5e-2; each of them is 3.0e-2 away from float32.
 BF16_TARGET = 4e-2
 # One op or layer in bfloat16 against float32: a few roundings by 2^-9.
 BF16_OP = 1e-2

@@ -1,12 +1,14 @@
-"""Runs transformers' `qwen3_5` on the cases of a job file. Needs torch; the other tests never import this file.
+"""Runs transformers' `qwen3_5` on the cases of a job file. Needs torch; no other file imports this one.
 
     python torch_target.py JOB.npz OUT.npz
 
 The job holds `cases`, a JSON list of {name, config, prefixes}, and for each name `NAME/ids` [B, T] and
-`NAME/weights/PARAMETER`. The answer holds, all in float32: `NAME/logits` [B, T, V], `NAME/layer/N` [B, T, H] (what
-decoder layer N returned), and after each prefix length P `NAME/P/state/N` [B, Nv, K, V] and `NAME/P/conv/N`
-[B, channels, kernel] of each gated delta layer N. `versions` tells what computed it.
+`NAME/weights/PARAMETER`. The answer holds, all in float32: `NAME/logits` [B, T, V], `NAME/layer/N` [B, T, H]
+(what decoder layer N returned), and after each prefix length P `NAME/P/state/N` [B, Nv, K, V] and
+`NAME/P/conv/N` [B, channels, kernel] of each gated delta layer N. `versions` tells what computed it.
 """
+
+# pyright: reportMissingImports=false
 
 import json
 import sys
@@ -73,9 +75,7 @@ def main(job_path: str, out_path: str) -> None:
     for case in json.loads(str(arrays["cases"])):
         prefix = f"{case['name']}/"
         mine = {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
-        weights = {
-            key.removeprefix("weights/"): value for key, value in mine.items() if key.startswith("weights/")
-        }
+        weights = {key.removeprefix("weights/"): value for key, value in mine.items() if key.startswith("weights/")}
         with torch.no_grad():
             result = run_case(case, torch.from_numpy(mine["ids"]), weights)
         out.update({prefix + key: value for key, value in result.items()})

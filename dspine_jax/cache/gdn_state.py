@@ -26,7 +26,15 @@ class GDNState:
 
     @staticmethod
     def zeros(
-        slots: int, rows: int, *, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, dtype
+        slots: int,
+        rows: int,
+        *,
+        key_heads: int,
+        value_heads: int,
+        key_dim: int,
+        value_dim: int,
+        kernel: int,
+        dtype,
     ) -> "GDNState":
         channels = 2 * key_heads * key_dim + value_heads * value_dim
         return GDNState(

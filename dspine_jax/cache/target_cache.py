@@ -12,9 +12,7 @@ from dspine_jax.cache.paged_kv import PagedKV, identity_page_table
 from dspine_jax.config import TargetConfig
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["layers", "page_table", "pending"], meta_fields=[]
-)
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["layers", "page_table", "pending"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class TargetCache:
     """Slots b = 0 .. B-1. A new cache is all zeros; a slot is reused only after `reset_slots`."""
@@ -60,7 +58,5 @@ class TargetCache:
         def clear(x):
             return jnp.where(fresh.reshape((-1,) + (1,) * (x.ndim - 1)), jnp.zeros((), x.dtype), x)
 
-        layers = tuple(
-            jax.tree.map(clear, layer) if isinstance(layer, GDNState) else layer for layer in self.layers
-        )
+        layers = tuple(jax.tree.map(clear, layer) if isinstance(layer, GDNState) else layer for layer in self.layers)
         return dataclasses.replace(self, layers=layers, pending=clear(self.pending))

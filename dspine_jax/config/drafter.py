@@ -208,9 +208,7 @@ def _read_attention(source: Source, num_hidden_layers: Any) -> dict[str, Any]:
     use_window = source.take("use_sliding_window", optional(BOOL), default=None)
     if layer_types is None:
         if use_window is True:
-            source.fault(
-                "layer_types", "missing while use_sliding_window is true; wanted one entry per layer."
-            )
+            source.fault("layer_types", "missing while use_sliding_window is true; wanted one entry per layer.")
         layer_types = ABSENT if num_hidden_layers is ABSENT else (FULL,) * num_hidden_layers
     elif layer_types is not ABSENT and SLIDING in layer_types and use_window is False:
         source.fault(
@@ -243,9 +241,7 @@ def _read_drafting(source: Source, num_hidden_layers: Any) -> dict[str, Any]:
     return values
 
 
-def _window_covers_block(
-    layer_types: tuple[str, ...], sliding_window: int | None, block_size: int
-) -> str | None:
+def _window_covers_block(layer_types: tuple[str, ...], sliding_window: int | None, block_size: int) -> str | None:
     if SLIDING not in layer_types or (sliding_window is not None and sliding_window >= block_size):
         return None
     return (
@@ -255,11 +251,7 @@ def _window_covers_block(
 
 
 def _block_has_proposals(block_size: int) -> str | None:
-    return (
-        None
-        if block_size > 1
-        else f"block_size: got {block_size}; wanted at least 2: the anchor and one proposal."
-    )
+    return None if block_size > 1 else f"block_size: got {block_size}; wanted at least 2: the anchor and one proposal."
 
 
 def _taps_increase(target_layer_ids: tuple[int, ...]) -> str | None:

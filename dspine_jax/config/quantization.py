@@ -38,15 +38,11 @@ class BlockFp8:
         """The quantisation that a whole `config.json` mapping declares, at either level; None without one."""
         text = config.get("text_config")
         levels = [config] + ([text] if isinstance(text, Mapping) else [])
-        declared = [
-            level["quantization_config"] for level in levels if level.get("quantization_config") is not None
-        ]
+        declared = [level["quantization_config"] for level in levels if level.get("quantization_config") is not None]
         if not declared:
             return None
         if any(other != declared[0] for other in declared[1:]):
-            raise ConfigError(
-                "quantization_config", ["stands at both levels of the config with different values."]
-            )
+            raise ConfigError("quantization_config", ["stands at both levels of the config with different values."])
         return cls.from_mapping(declared[0])
 
     @classmethod
@@ -67,13 +63,9 @@ class BlockFp8:
             # The other keys of another method mean nothing here.
             return None
         source.expect("fmt", "e4m3", "float8_e4m3fn", why="Only e4m3 weights are read.")
-        source.expect(
-            "scale_fmt", None, "float", "float32", why="Only scales stored as plain numbers are read."
-        )
+        source.expect("scale_fmt", None, "float", "float32", why="Only scales stored as plain numbers are read.")
         block_size = source.take("weight_block_size", _BLOCK)
-        skipped = [
-            source.take(key, _NAMES, default=None) for key in ("modules_to_not_convert", "ignored_layers")
-        ]
+        skipped = [source.take(key, _NAMES, default=None) for key in ("modules_to_not_convert", "ignored_layers")]
         source.expect("quantize_lm_head", False, why="The output head must stay unquantised.")
         source.close(IGNORABLE)
         if len(source.faults) > before:

@@ -18,9 +18,7 @@ class ConfigError(ValueError):
     def __init__(self, what: str, faults: Iterable[str]):
         self.faults = tuple(faults)
         plural = "fault" if len(self.faults) == 1 else "faults"
-        super().__init__(
-            f"{what}: {len(self.faults)} {plural}" + "".join(f"\n  - {fault}" for fault in self.faults)
-        )
+        super().__init__(f"{what}: {len(self.faults)} {plural}" + "".join(f"\n  - {fault}" for fault in self.faults))
 
 
 class _Absent:

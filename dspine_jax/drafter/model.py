@@ -156,9 +156,7 @@ class Drafter(nnx.Module):
         hidden = rms_norm(x[:, 1:], self.norm.weight[...], self.config.rms_norm_eps)
         return DraftStates(hidden=hidden, residual=before[:, 1:], magnitude=r[:, 1:], code=c[:, 1:])
 
-    def refine(
-        self, states: DraftStates, predecessor: Int[Array, "B T-1 U"]
-    ) -> Float[Array, "B T-1 U H"]:
+    def refine(self, states: DraftStates, predecessor: Int[Array, "B T-1 U"]) -> Float[Array, "B T-1 U H"]:
         """h_t(u): the last write made again with a known predecessor token u, normed; float32 throughout."""
         inj = self.injection
         message = gated_message(states.code[:, :, None], inj.token_code(predecessor), inj.gates)

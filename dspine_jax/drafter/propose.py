@@ -5,7 +5,6 @@ import functools
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dspine_jax.cache.draft_ring import DraftCache
@@ -65,9 +64,7 @@ class Proposer:
         """Target features of committed positions become the drafter's context."""
         return self.drafter.write_context(features, positions, valid, cache)
 
-    def propose(
-        self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache
-    ) -> Int[Array, "B T-1"]:
+    def propose(self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache) -> Int[Array, "B T-1"]:
         """Greedy proposals for the positions after the anchor's."""
         states = self.drafter(anchor, position, cache, self.borrowed.embedding, bridged=self.options.bridge)
         candidates = self.candidates(states.hidden)
@@ -93,6 +90,4 @@ class Proposer:
             return direct_scores(self.drafter, states, anchor, candidates, self.borrowed.head)
         if self.borrowed.tables is None:
             raise ValueError("tail 'table' needs tables; build the pair with them")
-        return table_scores(
-            self.drafter, self.borrowed.tables, states, anchor, candidates, self.borrowed.head
-        )
+        return table_scores(self.drafter, self.borrowed.tables, states, anchor, candidates, self.borrowed.head)

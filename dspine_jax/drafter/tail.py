@@ -32,9 +32,7 @@ def direct_scores(
 ) -> Float[Array, "B T-1 k k"]:
     """s[b, t, u, v] in float32. Position 0's predecessor is the anchor for every u."""
     refined = drafter.refine(states, predecessors(anchor, candidates))
-    return jnp.einsum(
-        "btuh,btvh->btuv", refined, head[candidates].astype(jnp.float32), precision="highest"
-    )
+    return jnp.einsum("btuh,btvh->btuv", refined, head[candidates].astype(jnp.float32), precision="highest")
 
 
 def build_tables(drafter: Drafter, head: Float[Array, "V H"], dtype: jnp.dtype) -> TailTables:
@@ -76,9 +74,7 @@ def table_scores(
     return base[:, :, None] + states.magnitude[..., None] * update
 
 
-def greedy_chain(
-    scores: Float[Array, "B T-1 k k"], candidates: Int[Array, "B T-1 k"]
-) -> Int[Array, "B T-1"]:
+def greedy_chain(scores: Float[Array, "B T-1 k k"], candidates: Int[Array, "B T-1 k"]) -> Int[Array, "B T-1"]:
     """The chosen tokens; among equal scores the first candidate wins."""
     best = jnp.argmax(scores, axis=-1)  # [B, T-1, k]: best receiver for every predecessor
 

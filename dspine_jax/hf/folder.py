@@ -85,13 +85,9 @@ def _locate(path: Path) -> tuple[tuple[TensorFile, ...], dict[str, TensorFile], 
 
 def _no_weights(path: Path) -> str:
     message = f"{path}: neither {SINGLE_FILE} nor {INDEX_FILE} is here"
-    others = sorted(
-        item.name for item in path.iterdir() if item.suffix in {".bin", ".pt", ".pth", ".safetensors"}
-    )
+    others = sorted(item.name for item in path.iterdir() if item.suffix in {".bin", ".pt", ".pth", ".safetensors"})
     if others:
-        message += (
-            f" (found {', '.join(others[:8])}; pickled weights are never read: save them as safetensors)"
-        )
+        message += f" (found {', '.join(others[:8])}; pickled weights are never read: save them as safetensors)"
     return message
 
 
@@ -112,11 +108,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 def _locate_sharded(
     path: Path, weight_map: dict[str, str]
 ) -> tuple[tuple[TensorFile, ...], dict[str, TensorFile], dict[str, str]]:
-    shards = {
-        shard: TensorFile(path / shard)
-        for shard in sorted(set(weight_map.values()))
-        if (path / shard).is_file()
-    }
+    shards = {shard: TensorFile(path / shard) for shard in sorted(set(weight_map.values())) if (path / shard).is_file()}
     where: dict[str, TensorFile] = {}
     broken: dict[str, str] = {}
     for name, shard in weight_map.items():

@@ -76,9 +76,7 @@ class NameTable:
 
 
 def _compile(name: str) -> re.Pattern[str]:
-    return re.compile(
-        r"\.".join(r"(0|[1-9]\d*)" if part == "N" else re.escape(part) for part in name.split("."))
-    )
+    return re.compile(r"\.".join(r"(0|[1-9]\d*)" if part == "N" else re.escape(part) for part in name.split(".")))
 
 
 ZERO_CENTRED = "stored as the difference from 1"

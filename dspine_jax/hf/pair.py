@@ -64,9 +64,7 @@ def open_pair(
     ]
     if reports:
         raise WeightsError("\n".join(reports))
-    return PairSource(
-        target=Source(model=of_target, plan=plans[0]), drafter=Source(model=of_drafter, plan=plans[1])
-    )
+    return PairSource(target=Source(model=of_target, plan=plans[0]), drafter=Source(model=of_drafter, plan=plans[1]))
 
 
 def read_pair_hf(

@@ -126,17 +126,13 @@ class _Resolution:
         users: dict[str, str] = {}
         for parameter, tensor in overrides.items():
             if parameter not in self.parameters:
-                self.faults.append(
-                    f"--map {parameter}={tensor}: the {self.table.model} has no such parameter"
-                )
+                self.faults.append(f"--map {parameter}={tensor}: the {self.table.model} has no such parameter")
             elif tensor not in self.tensors:
                 self.excused.add(parameter)
                 self.faults.append(f"--map {parameter}={tensor}: the checkpoint has no such tensor")
             elif tensor in users:
                 self.excused.add(parameter)
-                self.faults.append(
-                    f"--map {parameter}={tensor}: that tensor is mapped to {users[tensor]} already"
-                )
+                self.faults.append(f"--map {parameter}={tensor}: that tensor is mapped to {users[tensor]} already")
             else:
                 users[tensor] = parameter
                 self.filled[parameter] = [(tensor, "map")]
@@ -172,9 +168,7 @@ class _Resolution:
     def match_bridge(self) -> None:
         shapes = {name: tuple(leaf.shape) for name, leaf in self.parameters.items() if bridge.is_bridge(name)}
         missing = [name for name in shapes if name not in self.filled and name not in self.excused]
-        proposals = bridge.propose(
-            shapes, missing, {name: self.tensors[name].shape for name in self.leftover}
-        )
+        proposals = bridge.propose(shapes, missing, {name: self.tensors[name].shape for name in self.leftover})
         for parameter, proposal in proposals.items():
             if len(proposal.tensors) == 1:
                 self.filled[parameter] = [(proposal.tensors[0], proposal.how)]
@@ -266,9 +260,7 @@ class _Resolution:
 
     def _checked_scale(self, tensor: str, name: str, block: tuple[int, int]) -> str:
         info = self.tensors[name]
-        wanted = tuple(
-            -(-size // width) for size, width in zip(self.tensors[tensor].shape, block, strict=False)
-        )
+        wanted = tuple(-(-size // width) for size, width in zip(self.tensors[tensor].shape, block, strict=False))
         if info.shape != wanted:
             self.faults.append(
                 f"{name} has shape {list(info.shape)}; {tensor} {list(self.tensors[tensor].shape)} in "

@@ -93,6 +93,4 @@ def choose_dtype(wanted: str | None, declared: str) -> str:
 def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The `quantization_config` of a config, at the top level or in the text part."""
     text = config.get("text_config")
-    return config.get("quantization_config") or (
-        text.get("quantization_config") if isinstance(text, dict) else None
-    )
+    return config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)

@@ -89,9 +89,7 @@ class TensorFile:
             while filled < len(buffer):
                 count = file.readinto(buffer[filled:])
                 if not count:
-                    raise WeightsError(
-                        f"{self.path}: ended while tensor {name!r} was read; did the file change?"
-                    )
+                    raise WeightsError(f"{self.path}: ended while tensor {name!r} was read; did the file change?")
                 filled += count
 
 
@@ -157,12 +155,8 @@ def _entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
         raise WeightsError(f"{where}: data_offsets {offsets!r} is not an ordered pair of positions")
     needed = math.prod(shape) * DTYPES[dtype].itemsize
     if offsets[1] - offsets[0] != needed:
-        raise WeightsError(
-            f"{where}: {dtype} {shape} needs {needed} bytes, its offsets hold {offsets[1] - offsets[0]}"
-        )
-    return TensorInfo(
-        dtype=dtype, shape=tuple(shape), start=data_start + offsets[0], stop=data_start + offsets[1]
-    )
+        raise WeightsError(f"{where}: {dtype} {shape} needs {needed} bytes, its offsets hold {offsets[1] - offsets[0]}")
+    return TensorInfo(dtype=dtype, shape=tuple(shape), start=data_start + offsets[0], stop=data_start + offsets[1])
 
 
 def _is_sizes(value: Any) -> bool:
@@ -175,9 +169,7 @@ def _check_coverage(path: Path, tensors: dict[str, TensorInfo], data_start: int,
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if info.start != position:
             kind = "overlaps the tensor before it" if info.start < position else "leaves a hole before it"
-            raise WeightsError(
-                f"{path}: tensor {name!r} {kind} (starts at {info.start}, expected {position})"
-            )
+            raise WeightsError(f"{path}: tensor {name!r} {kind} (starts at {info.start}, expected {position})")
         position = info.stop
     if position > size:
         raise WeightsError(f"{path}: truncated: the tensors need {position} bytes, the file has {size}")

@@ -36,7 +36,7 @@ def prefill_chunk(
 
 @partial(jax.jit, static_argnames="plan", donate_argnames="state")
 def finish_prefill(plan: Plan, weights: Any, state: LoopState) -> LoopState:
-    """Emits each slot's first token."""
+    """Emits the first token of each slot that has none."""
     return steps.first_token(plan.bind(weights)[0], state)
 
 

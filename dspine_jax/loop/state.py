@@ -53,12 +53,11 @@ class LoopState:
         """Slots that emit nothing more."""
         return self.stopped | (self.emitted >= self.limit)
 
-    def emit(
-        self, run: Int[Array, "B T"], count: Int[Array, " B"]
-    ) -> tuple["LoopState", Int[Array, " B"]]:
+    def emit(self, run: Int[Array, "B T"], count: Int[Array, " B"]) -> tuple["LoopState", Int[Array, " B"]]:
         """Appends up to `count` tokens of `run` per slot, cut after a stop id and at the limit.
 
-        Returns the state and how many were taken: 0 for a slot that is done, at least 1 for any other.
+        Returns the state and how many were taken: 0 for a slot that is done; at least 1 for any other,
+        if its `count` is.
         """
         offset = jnp.arange(run.shape[1])[None, :]
         is_stop = jnp.any(run[:, :, None] == self.stop_ids[:, None, :], axis=-1)

@@ -54,14 +54,12 @@ def read_prompt(
 
 
 def first_token(target: Target, state: LoopState) -> LoopState:
-    """Emits the token that follows the prompt."""
+    """Emits the token that follows the prompt, in slots that have emitted nothing yet."""
     choice = jnp.argmax(target.logits(state.last_hidden), axis=-1).astype(state.anchor.dtype)
-    return state.emit(choice[:, None], jnp.ones_like(state.emitted))[0]
+    return state.emit(choice[:, None], (state.emitted == 0).astype(state.emitted.dtype))[0]
 
 
-def speculative_cycle(
-    target: Target, drafting: Drafting, taps: Sequence[int], state: LoopState
-) -> LoopState:
+def speculative_cycle(target: Target, drafting: Drafting, taps: Sequence[int], state: LoopState) -> LoopState:
     """Draft a block, verify it in one target pass, commit the accepted prefix."""
     if state.draft_cache is None:
         raise ValueError("this state was made for plain decoding: it has no draft cache")
@@ -72,9 +70,7 @@ def speculative_cycle(
     return _commit(drafting, state, rows, features, choices, accepted)
 
 
-def plain_step(
-    target: Target, drafting: Drafting | None, taps: Sequence[int], state: LoopState
-) -> LoopState:
+def plain_step(target: Target, drafting: Drafting | None, taps: Sequence[int], state: LoopState) -> LoopState:
     """One token from one row: the same target pass with a block of one. Keeps a draft cache current if there is one."""
     state, rows, logits, features = _read_block(target, taps, state, state.anchor[:, None])
     choices = jnp.argmax(logits, axis=-1).astype(state.anchor.dtype)

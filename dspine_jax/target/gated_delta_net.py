@@ -20,7 +20,7 @@ class Conv(nnx.Module):
         self.weight = nnx.Param(jnp.zeros((channels, kernel), dtype))
 
     def __call__(self, x: Float[Array, "B T+w channels"]) -> Float[Array, "B T channels"]:
-        """`x` starts with the kernel - 1 rows before the first output row. Summed in float32, rounded once."""
+        """`x` starts with the kernel - 1 rows before the first output row. Summed in float32, then rounded."""
         weight = self.weight[...].astype(jnp.float32)
         kernel = weight.shape[1]
         rows = x.shape[1] - kernel + 1

@@ -23,6 +23,4 @@ class Rows:
     @staticmethod
     def of(start: Int[Array, " B"], length: Int[Array, " B"], rows: int, *, commit: bool) -> "Rows":
         offset = jnp.arange(rows, dtype=jnp.int32)[None, :]
-        return Rows(
-            positions=start[:, None] + offset, valid=offset < length[:, None], length=length, commit=commit
-        )
+        return Rows(positions=start[:, None] + offset, valid=offset < length[:, None], length=length, commit=commit)

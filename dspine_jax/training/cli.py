@@ -90,4 +90,3 @@ def run_draft(target: Path, out: Path, recipe: Mapping[str, Any]) -> None:
     config = drafter_config(recipe, model.config)
     save = partial(write_drafter, out / "draft", config)
     train_drafter(config, recipe, model.config, definition, leaves, sequences, out / "draft.jsonl", save)
-

@@ -11,7 +11,16 @@ END_OF_TEXT = "<|endoftext|>"
 MASK = "<|mask|>"
 
 # Generated tables and test data: not source that a person wrote.
-EXCLUDED = ("test", "tests", "idle_test", "site-packages", "encodings", "pydoc_data", "lib2to3", "__pycache__")
+EXCLUDED = (
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "encodings",
+    "pydoc_data",
+    "lib2to3",
+    "__pycache__",
+)
 MAX_FILE_BYTES = 400_000
 
 

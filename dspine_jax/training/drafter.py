@@ -87,7 +87,11 @@ def train_drafter(
         chosen = rng.integers(0, len(sequences.ids), training["batch"])
         ids = sequences.ids[chosen]
         anchors = draw_anchors(
-            rng, sequences.prompt[chosen], length=ids.shape[1], block=config.block_size, count=training["anchors"]
+            rng,
+            sequences.prompt[chosen],
+            length=ids.shape[1],
+            block=config.block_size,
+            count=training["anchors"],
         )
         leaves, optimizer_state, metrics = step(leaves, optimizer_state, target_leaves, ids, anchors)
         recent.append(metrics)

@@ -22,7 +22,12 @@ class Teacher:
 
 
 def block_losses(
-    drafter: Drafter, teacher: Teacher, ids: Int[Array, "B T"], anchors: Int[Array, "B A"], *, position_decay: float
+    drafter: Drafter,
+    teacher: Teacher,
+    ids: Int[Array, "B T"],
+    anchors: Int[Array, "B A"],
+    *,
+    position_decay: float,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Mean of the parallel rows' loss and of the teacher-forced tail's, and both as metrics.
 
@@ -58,9 +63,7 @@ def block_losses(
     return 0.5 * (metrics["parallel"] + metrics["tail"]), metrics
 
 
-def _contexts(
-    drafter: Drafter, features: Float[Array, "B T F"], anchors: Int[Array, "B A"]
-) -> DraftCache:
+def _contexts(drafter: Drafter, features: Float[Array, "B T F"], anchors: Int[Array, "B A"]) -> DraftCache:
     """The ring of each block, [B * A, R] rows, filled from its sequence as a loop at that anchor would have it."""
     batch, length, _ = features.shape
     fused = drafter.fuse(features)

@@ -21,7 +21,7 @@ def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...], ones: boo
     leaf = name.removesuffix(".weight").rsplit(".", 1)[-1]
     if name.endswith("linear_attn.norm.weight"):
         return np.ones(shape, np.float32)
-    if leaf.endswith("norm") or leaf.endswith("layernorm"):
+    if leaf.endswith(("norm", "layernorm")):
         return np.full(shape, float(ones), np.float32)
     if leaf == "A_log":
         return np.log(rng.uniform(1.0, 16.0, shape)).astype(np.float32)

@@ -40,7 +40,11 @@ def target_config(recipe: Mapping[str, Any]) -> TargetConfig:
 
 
 def read_sequence(
-    definition: Definition, leaves: Leaves, config: TargetConfig, ids: Int[Array, "B T"], taps: tuple[int, ...] = ()
+    definition: Definition,
+    leaves: Leaves,
+    config: TargetConfig,
+    ids: Int[Array, "B T"],
+    taps: tuple[int, ...] = (),
 ) -> tuple[Any, Float[Array, "B T H"], Float[Array, "B T F"]]:
     """The bound target, and its hidden states and features over whole sequences from an empty cache."""
     batch, rows = ids.shape
@@ -70,9 +74,7 @@ def train_target(
     """Trains in float32; `save` receives the flat weights every 500 steps and at the end."""
     training, seed = recipe["target_training"], recipe["seed"]
     definition, abstract = define_target(config, jnp.float32)
-    leaves = leaves_of(
-        abstract, initial_weights(abstract, seed=seed, ones=False, layers=config.num_hidden_layers)
-    )
+    leaves = leaves_of(abstract, initial_weights(abstract, seed=seed, ones=False, layers=config.num_hidden_layers))
     optimizer = make_optimizer(training)
     optimizer_state = optimizer.init(leaves)
 

@@ -30,7 +30,12 @@ def quantize_head(head: Float[Array, "V H"]) -> CoarseHead:
 
 
 def retrieve(
-    h: Float[Array, "*R H"], head: Float[Array, "V H"], coarse_head: CoarseHead, *, coarse: int = 128, keep: int = 16
+    h: Float[Array, "*R H"],
+    head: Float[Array, "V H"],
+    coarse_head: CoarseHead,
+    *,
+    coarse: int = 128,
+    keep: int = 16,
 ) -> tuple[Int[Array, "*R k"], Float[Array, "*R k"]]:
     """Two passes: `coarse` tokens by float8 scores, then the best `keep` of them by the original head."""
     coarse = min(coarse, head.shape[0])
@@ -53,4 +58,3 @@ def retrieve_direct(
 def _best(ids, scores, keep):
     best, order = jax.lax.top_k(scores, keep)
     return jnp.take_along_axis(ids, order, axis=-1), best
-

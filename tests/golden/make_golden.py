@@ -1,9 +1,10 @@
 """Writes target.npz and VERSIONS: what transformers computes for the cases of `tests/target_cases.py`.
 
-    python tests/golden/make_golden.py
+    .venv/bin/python tests/golden/make_golden.py
 
-It needs the environment of `tests/peers.py`. Weights and tokens are drawn from the seeds of the cases; to keep the
-file small, layer outputs and logits are stored for a few rows of the first slot only.
+Run with the project's Python; it starts torch in the environment of `tests/peers.py`. Weights and tokens are drawn
+from the seeds of the cases. To keep the file small, layer outputs and logits are stored for a few rows of the first
+slot only.
 """
 
 import json
