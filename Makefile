@@ -99,7 +99,8 @@ typecheck: $(VENV)/.stamp ## check types
 
 .PHONY: golden
 golden: $(PEERS)/.stamp ## write the reference values of the tests again, with the peers
-	@for script in tests/golden/make_*.py; do echo "$$script"; $(PEERS)/bin/python "$$script"; done
+	$(BIN)/python tests/golden/make_golden.py
+	$(PEERS)/bin/python tests/golden/make_names.py tests/golden/qwen3_8_27b_names.json.gz
 
 .PHONY: lock
 lock: ## write requirements.lock: what the ranges in pyproject.toml resolve to today
