@@ -58,6 +58,8 @@ def load_hf(
     target_config, drafter_config, target_flat, drafter_flat = read_pair_hf(
         target=target, draft=draft, dtype=_name(dtype), map=map
     )
+    # Placed as a restored checkpoint is: pairs of equal plans then share compiled programs.
+    target_flat, drafter_flat = jax.device_put((target_flat, drafter_flat), jax.devices()[0])
     return build_pair(target_config, drafter_config, target_flat, drafter_flat, options=options)
 
 

@@ -48,19 +48,13 @@ def build_parser() -> argparse.ArgumentParser:
         usage="%(prog)s (MODEL_DIR | --target DIR --draft DIR) (PROMPT | - | --prompt-file FILE) [OPTIONS]",
     )
     what = parser.add_argument_group("model and prompt")
-    what.add_argument(
-        "places", nargs="*", metavar="MODEL_DIR PROMPT", help="converted folder; text, or - for stdin"
-    )
-    what.add_argument(
-        "--target", type=Path, metavar="DIR", help="Hugging Face folder, used without conversion"
-    )
+    what.add_argument("places", nargs="*", metavar="MODEL_DIR PROMPT", help="converted folder; text, or - for stdin")
+    what.add_argument("--target", type=Path, metavar="DIR", help="Hugging Face folder, used without conversion")
     what.add_argument("--draft", type=Path, metavar="DIR", help="Hugging Face folder of its drafter")
     what.add_argument("--prompt-file", metavar="FILE", help="UTF-8 file that holds the prompt; - for stdin")
 
     run = parser.add_argument_group("generation")
-    run.add_argument(
-        "--max-new-tokens", type=_positive, default=256, metavar="N", help="default: %(default)s"
-    )
+    run.add_argument("--max-new-tokens", type=_positive, default=256, metavar="N", help="default: %(default)s")
     run.add_argument(
         "--stop",
         action="append",
@@ -69,9 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="end before this text; repeatable, the one complete first wins",
     )
     run.add_argument("--ignore-eos", action="store_true", help="do not end at the model's end-of-text tokens")
-    run.add_argument(
-        "--dtype", choices=DTYPES, help="of weights and caches (default: the converted folder's own)"
-    )
+    run.add_argument("--dtype", choices=DTYPES, help="of weights and caches (default: the converted folder's own)")
 
     draft = parser.add_argument_group("drafting (changes the speed, never the text)")
     defaults = DraftOptions()
@@ -113,9 +105,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_intermixed_args(argv)
     folder, argument = _places(parser, arguments)
     try:
-        options = DraftOptions(
-            retrieval=arguments.retrieval, tail=arguments.tail, bridge=not arguments.no_bridge
-        )
+        options = DraftOptions(retrieval=arguments.retrieval, tail=arguments.tail, bridge=not arguments.no_bridge)
     except ValueError as error:
         parser.error(str(error))
     try:
@@ -132,11 +122,7 @@ def main(argv: Sequence[str]) -> int:
     with jax.default_matmul_precision("highest") if exact else contextlib.nullcontext():
         result = _run(pair, text, request, arguments)
     if arguments.json:
-        model = (
-            {"folder": str(folder)}
-            if folder
-            else {k: str(getattr(arguments, k)) for k in ("target", "draft")}
-        )
+        model = {"folder": str(folder)} if folder else {k: str(getattr(arguments, k)) for k in ("target", "draft")}
         print(json.dumps(report.as_json(result, pair, model, versions())))
     return 1 if exact and result.difference else 0
 
@@ -164,9 +150,7 @@ def _places(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> t
     return folder, places[0] if places else None
 
 
-def _open(
-    folder: Path | None, arguments: argparse.Namespace, options: DraftOptions
-) -> tuple[Pair, TextModel]:
+def _open(folder: Path | None, arguments: argparse.Namespace, options: DraftOptions) -> tuple[Pair, TextModel]:
     tokens = folder / "target" if folder else arguments.target
     if tokens.is_dir():
         # Faults of the tokenizer and of stop strings are told before the weights are read.
@@ -175,9 +159,7 @@ def _open(
         pair = load(folder, dtype=arguments.dtype, options=options)
     else:
         with warnings.catch_warnings(record=True) as caught:
-            pair = load_hf(
-                target=arguments.target, draft=arguments.draft, dtype=arguments.dtype, options=options
-            )
+            pair = load_hf(target=arguments.target, draft=arguments.draft, dtype=arguments.dtype, options=options)
         for warning in caught:
             print(f"dspine generate: warning: {warning.message}", file=sys.stderr)
     return pair, TextModel.read(tokens)

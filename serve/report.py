@@ -111,9 +111,7 @@ def as_json(result: Result, pair: Pair, model: dict[str, str], versions: dict[st
 def device() -> str:
     """What the pair runs on."""
     first = jax.devices()[0]
-    return (
-        first.platform if first.device_kind == first.platform else f"{first.platform} ({first.device_kind})"
-    )
+    return first.platform if first.device_kind == first.platform else f"{first.platform} ({first.device_kind})"
 
 
 def _stats(stats: Stats) -> dict[str, Any]:

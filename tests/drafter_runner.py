@@ -72,9 +72,7 @@ class DrafterRunner:
     def write(self, features, length, cache, start=0) -> DraftCache:
         """Features of positions start .. start + length - 1; `start` and `length` are per slot or one number."""
         slots = features.shape[0]
-        start, length = (
-            jnp.asarray(np.broadcast_to(x, slots).copy(), dtype=jnp.int32) for x in (start, length)
-        )
+        start, length = (jnp.asarray(np.broadcast_to(x, slots).copy(), dtype=jnp.int32) for x in (start, length))
         return _write(self.definition, self.leaves, features, start, length, cache)
 
     def block(self, anchor, position, cache, *, bridged: bool = True) -> DraftStates:

@@ -128,9 +128,7 @@ class DrafterOracle:
 
     def candidates(self, states: BlockStates) -> np.ndarray:
         """[T-1, k] best tokens of the proposal rows, best first."""
-        return np.argsort(-(states.hidden[1:] @ self.head.T), axis=-1, kind="stable")[
-            :, : self.config.head_topk
-        ]
+        return np.argsort(-(states.hidden[1:] @ self.head.T), axis=-1, kind="stable")[:, : self.config.head_topk]
 
     def refined(self, states: BlockStates, anchor: int, candidates: np.ndarray) -> np.ndarray:
         """y_t(u) [T-1, k, H]: the row with its last write made for predecessor u, before the norm."""

@@ -156,9 +156,7 @@ def assign(state: LoopState, requests: dict[int, Request]) -> LoopState:
 
 
 def batch_of(requests: Sequence[Request]) -> Batch:
-    return Batch(
-        prompts=tuple(request.prompt for request in requests), max_new_tokens=TOKENS, stop_token_ids=()
-    )
+    return Batch(prompts=tuple(request.prompt for request in requests), max_new_tokens=TOKENS, stop_token_ids=())
 
 
 def generate_scripted(pair: Pair, requests: Sequence[Request], rights: Sequence[Right]) -> Generation:

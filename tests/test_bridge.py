@@ -35,9 +35,7 @@ class Case:
     @property
     def gates(self) -> BridgeGates:
         receiver, predecessor, message = self.matrices
-        return BridgeGates(
-            receiver_gate=receiver, predecessor_gate=predecessor, message=message, gate_bias=self.bias
-        )
+        return BridgeGates(receiver_gate=receiver, predecessor_gate=predecessor, message=message, gate_bias=self.bias)
 
     def run(self, x=None, anchor_code=None):
         x = self.x if x is None else x

@@ -56,7 +56,7 @@ def test_the_folder_is_the_user_s_own(monkeypatch, tmp_path, settings):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     jax.config.update("jax_compilation_cache_dir", None)
     folder = compile_cache.enable()
-    assert folder == tmp_path / "cache" / "dspine-jax" / "compiled"
+    assert folder is not None and folder == tmp_path / "cache" / "dspine-jax" / "compiled"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [getattr(jax.config, name) for name in SETTINGS] == [str(folder), 0, 0]
 

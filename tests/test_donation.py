@@ -39,9 +39,7 @@ def test_a_fresh_state_shares_no_buffer():
 
 def test_a_cycle_needs_less_room_than_one_copy_of_the_cache():
     """Long slots, several attention layers: what a cycle holds beside its state is about one layer's pages."""
-    target = tiny_target_config(
-        layer_types=("linear_attention", FULL, FULL, FULL), max_position_embeddings=8192
-    )
+    target = tiny_target_config(layer_types=("linear_attention", FULL, FULL, FULL), max_position_embeddings=8192)
     drafter = tiny_drafter_config(
         target, num_hidden_layers=1, layer_types=("sliding_attention",), target_layer_ids=(0,)
     )

@@ -59,9 +59,7 @@ def test_bfloat16_follows_float64():
     got = runner.block(ANCHORS, LENGTHS, runner.write(features, LENGTHS, runner.cache(2)))
     for slot, length in enumerate(LENGTHS):
         want = runner.oracle.block(int(ANCHORS[slot]), np.asarray(features[slot, :length], np.float32))
-        assert_close(
-            "hidden", np.asarray(got.hidden[slot], np.float32), want.hidden[1:], BF16_LOGITS
-        )
+        assert_close("hidden", np.asarray(got.hidden[slot], np.float32), want.hidden[1:], BF16_LOGITS)
 
 
 def test_context_keys_are_rotated_by_absolute_positions(runner, cache):
@@ -95,9 +93,7 @@ def test_the_anchor_reaches_every_row(runner, cache, states):
 
 def test_only_rows_of_the_anchor_and_the_mask_are_embedded(runner, cache, states):
     used = [*ANCHORS, runner.config.mask_token_id]
-    embedding = jnp.full_like(runner.embedding, jnp.nan).at[jnp.array(used)].set(
-        runner.embedding[jnp.array(used)]
-    )
+    embedding = jnp.full_like(runner.embedding, jnp.nan).at[jnp.array(used)].set(runner.embedding[jnp.array(used)])
     got = runner.replace(embedding=embedding).block(ANCHORS, LENGTHS, cache)
     np.testing.assert_array_equal(got.hidden, states.hidden)
 

@@ -1,14 +1,16 @@
 """Faults that were reported of other programs and that no other file of tests covers: see docs/field-tests.md."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from convert.cli import main as convert
-from dspine_jax import Stream, generate, generate_plain, load, load_hf, loop
+from dspine_jax import Stream, generate_plain, load, load_hf, loop
 from dspine_jax.generate import collect, prefill
 from dspine_jax.request import check_requests, new_state
 from serve import generate_cli
@@ -27,12 +29,18 @@ def edit_json(path, **changes) -> None:
     path.write_text(json.dumps(content | changes))
 
 
+def continued(pair, prompt, new, **options) -> tuple[list[int], str]:
+    stream = Stream(pair, prompt, max_new_tokens=new, **options)
+    tokens = np.concatenate(list(stream)).tolist()
+    return tokens, stream.result().finish_reason[0]
+
+
 def test_stop_ids_of_three_files_end_a_text(folders, tmp_path, capsys):
     """config.json names one id, generation_config.json another as well, the tokenizer a third: the second comes."""
     pair = load_hf(target=folders.target, draft=folders.draft)
     tokenizer = generate_cli.TextModel.read(folders.target).tokenizer
     prompt, new = tokenizer.encode(PROMPT).ids, 40
-    unlimited = generate_plain(pair, [prompt], max_new_tokens=new, stop_token_ids=[]).tokens[0].tolist()
+    unlimited, _ = continued(pair, prompt, new, stop_token_ids=[], speculative=False)
     end = next(i for i in range(8, new) if unlimited[i] not in unlimited[:i])
     first, third = sorted(set(range(256)) - set(unlimited))[:2]
     second = unlimited[end]
@@ -46,11 +54,9 @@ def test_stop_ids_of_three_files_end_a_text(folders, tmp_path, capsys):
     raw = load_hf(target=target, draft=folders.draft)
     assert raw.target_config.eos_token_ids == (first, second)
     for pair in (raw, load(tmp_path / "out")):
-        result = generate(pair, [prompt], max_new_tokens=new)
-        assert (result.tokens[0].tolist(), result.finish_reason) == (unlimited[: end + 1], ["stop"])
+        assert continued(pair, prompt, new) == (unlimited[: end + 1], "stop")
         # Without the one from generation_config.json the text would have gone on.
-        result = generate(pair, [prompt], max_new_tokens=new, stop_token_ids=[first, third])
-        assert (result.tokens[0].tolist(), result.finish_reason) == (unlimited, ["length"])
+        assert continued(pair, prompt, new, stop_token_ids=[first, third]) == (unlimited, "length")
     assert generate_cli.main([str(tmp_path / "out"), PROMPT, "--max-new-tokens", str(new), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["token_ids"], printed["finish_reason"]) == (unlimited[: end + 1], "stop")
@@ -80,7 +86,7 @@ def test_proposals_do_not_depend_on_a_neighbours_limit():
     def run(rows, limits):
         batch = check_requests(pair.target_config, [prompts[row] for row in rows], new, [])
         state = new_state(batch, pair.target_config, pair.drafter_config, pair.dtype)
-        state = dataclasses.replace(state, limit=np.asarray(limits, np.int32))
+        state = dataclasses.replace(state, limit=jnp.asarray(limits, dtype=jnp.int32))
         state = loop.run(pair.plan, pair.weights, prefill(pair.plan, pair.weights, state, batch))
         return collect(batch, state, pair.drafter_config.block_size)
 
@@ -89,7 +95,7 @@ def test_proposals_do_not_depend_on_a_neighbours_limit():
         alone = run([row], [limit])
         np.testing.assert_array_equal(together.tokens[row], alone.tokens[0])
         np.testing.assert_array_equal(together.stats.accepted[row], alone.stats.accepted[0])
-        assert len(alone.tokens[0]) == limit and alone.stats.accepted[0].sum() > 2
+        assert len(alone.tokens[0]) == limit and alone.stats.accepted[0].any()
 
 
 def test_two_conversations_in_turn():
@@ -98,8 +104,7 @@ def test_two_conversations_in_turn():
     prompts = random_prompts(93, [90, 3])
     for _ in range(2):
         streams = [Stream(pair, prompt, max_new_tokens=new, stop_token_ids=[]) for prompt in prompts]
-        cycles = [iter(stream) for stream in streams]
-        while any([next(cycle, None) is not None for cycle in cycles]):
+        for _ in itertools.zip_longest(*streams):
             pass
         plain = [generate_plain(pair, [prompt], max_new_tokens=new, stop_token_ids=[]) for prompt in prompts]
         for stream, want in zip(streams, plain, strict=True):

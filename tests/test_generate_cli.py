@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 
+import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
@@ -83,10 +84,11 @@ def test_text_is_flushed_once_per_cycle(run, monkeypatch, wanted, tokenizer):
 
 
 def run_json(run, monkeypatch) -> str:
+    output = io.StringIO()
     with monkeypatch.context() as context:
-        context.setattr(sys, "stdout", io.StringIO())
+        context.setattr(sys, "stdout", output)
         assert run("--json")[0] == 0
-        return sys.stdout.getvalue()
+    return output.getvalue()
 
 
 def test_json_is_one_object_and_agrees_with_itself(run, wanted, tokenizer, folders):
@@ -196,7 +198,7 @@ def test_a_difference_is_reported_with_the_target_s_margin(pair, wanted, tokeniz
     scores = next_scores(pair, [*request.prompt, *wanted[:5]])
     assert int(np.argmax(scores)) == wanted[5]
     assert found is not None and (found.position, found.speculative, found.plain) == (5, other, wanted[5])
-    assert found.logit_margin == float(scores[wanted[5]] - scores[other]) and found.logit_margin > 0
+    assert found.logit_margin == float(scores[wanted[5]] - scores[other]) > 0
     assert first_difference(pair, request, wanted, wanted) is None
     assert first_difference(pair, request, wanted[:3], wanted) == Difference(3, None, wanted[3], None)
 
@@ -214,6 +216,15 @@ def test_a_difference_fails_the_command_only_in_float32(run, monkeypatch, dtype,
         "same tokens as plain decoding: NO, they differ at new token 2: speculative token 7, plain token 9; "
         "the target scores plain's token 0.25 higher"
     )
+
+
+def test_a_prompt_of_more_chunks_compiles_nothing_more(pair, caplog):
+    """Weights that a checkpoint placed make every later state placed too; the first one must be no exception."""
+    for length in (2, 200):
+        caplog.clear()
+        with jax.log_compiles(), caplog.at_level("WARNING"):
+            list(Stream(pair, [5] * length, max_new_tokens=3, stop_token_ids=()))
+    assert [record.getMessage() for record in caplog.records if "Compiling" in record.getMessage()] == []
 
 
 def test_one_token_has_no_speed(folders, capsys):
@@ -255,14 +266,14 @@ def test_usage_errors(folders, capsys, arguments, message):
 
 def test_faults_of_the_model(run, folders, tmp_path):
     broken = shutil.copytree(folders.converted, tmp_path / "broken")
-    next(path for path in sorted((broken / "weights" / "target").rglob("*")) if path.is_file()).unlink()
+    (broken / min(json.loads((broken / "manifest.json").read_text())["files"])).unlink()
     bare = shutil.copytree(folders.converted, tmp_path / "bare")
     (bare / "target" / "tokenizer.json").unlink()
     (tmp_path / "unfinished.incomplete").mkdir()
     for model, message in {
         tmp_path / "missing": "no such folder; `dspine convert` makes one",
         folders.target: "no converted folder (it has no manifest.json)",
-        tmp_path / "unfinished": "its conversion is incomplete",
+        tmp_path / "unfinished": "incomplete: its conversion",
         broken: "incomplete or damaged",
         bare: "a model that generates text needs its tokenizer.json",
     }.items():
@@ -288,7 +299,10 @@ def test_faults_of_the_prompt(run, tmp_path, folders):
         status, out, err = run("--prompt-file", str(tmp_path / file), prompt=())
         assert (status, out, err.count("\n")) == (1, "", 1), file
         assert err.startswith("dspine generate: error: ") and message in err
-    assert run(prompt=("",))[::2] == (1, "dspine generate: error: the prompt is empty; a prompt needs at least one token\n")
+    assert run(prompt=("",))[::2] == (
+        1,
+        "dspine generate: error: the prompt is empty; a prompt needs at least one token\n",
+    )
     assert "not valid Unicode" in run(prompt=("\udcff",))[2]
     assert "a stop string is empty" in run("--stop", "")[2]
 

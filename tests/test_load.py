@@ -72,7 +72,7 @@ def test_a_map_entry_reaches_the_reader(folders):
 def test_folders_that_cannot_be_loaded(folders, tmp_path):
     with pytest.raises(WeightsError, match="no such folder"):
         load(tmp_path / "missing")
-    with pytest.raises(WeightsError, match="make one with `dspine convert`, or load .* with load_hf"):
+    with pytest.raises(WeightsError, match=r"make one with `dspine convert`, or load .* with load_hf"):
         load(folders.target)
     with pytest.raises(WeightsError, match=r"already converted.*dspine_jax\.load"):
         load_hf(target=folders.converted, draft=folders.draft)

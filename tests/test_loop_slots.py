@@ -46,9 +46,7 @@ def admit(state: LoopState, arrivals: dict[int, Request], weights) -> LoopState:
     state = dataclasses.replace(
         state,
         target_cache=state.target_cache.reset_slots(fresh),
-        **{
-            name: clear(getattr(state, name)) for name in ("position", "emitted", "stopped", "cycles", "anchor")
-        },
+        **{name: clear(getattr(state, name)) for name in ("position", "emitted", "stopped", "cycles", "anchor")},
     )
     state = assign(state, arrivals)
     prompts = tuple(arrivals[slot].prompt if slot in arrivals else NOTHING for slot in range(SLOTS))

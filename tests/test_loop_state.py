@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +96,10 @@ def take(step, weights, state: LoopState) -> LoopState:
     return state
 
 
+def accepts(order: Sequence[str | int]) -> list[int]:
+    return [step if isinstance(step, int) else 0 for step in order]
+
+
 # One dispatch takes the same kind of step in all slots: orders are grouped by where their plain steps are.
 PATTERNS = list(itertools.product((True, False), repeat=STEPS))
 
@@ -110,14 +115,13 @@ def test_every_order_of_steps(plain, requests, prompted, history):
     for first in range(0, len(orders), SLOTS):
         group = orders[first : first + SLOTS]
         group += group[:1] * (SLOTS - len(group))
-        rights = [[0 if step == PLAIN else step for step in order] for order in group]
+        rights = [accepts(order) for order in group]
         weights = script_of(pair_of(), requests, rights)
         state = copy(prompted)
         for index, is_plain in enumerate(plain):
             state = take(PLAIN if is_plain else "cycle", weights, state)
             check_state(state, history, f"orders {group}, step {index}")
-        want = [[0 if step == PLAIN else step for step in order] for order in group]
-        np.testing.assert_array_equal(np.asarray(state.accepted)[:, :STEPS], want)
+        np.testing.assert_array_equal(np.asarray(state.accepted)[:, :STEPS], rights)
 
 
 def test_dropping_a_block_leaves_the_state_and_the_next_one_the_same(requests, prompted, history):
@@ -157,8 +161,7 @@ def test_garbage_beyond_the_committed_rows_is_never_read(requests, prompted):
         return jnp.asarray(slots.reshape(pages.shape))
 
     layers = [
-        jax.tree.map(spoil, layer) if isinstance(layer, PagedKV) else layer
-        for layer in state.target_cache.layers
+        jax.tree.map(spoil, layer) if isinstance(layer, PagedKV) else layer for layer in state.target_cache.layers
     ]
     cache = dataclasses.replace(state.target_cache, layers=tuple(layers))
     state = dataclasses.replace(state, target_cache=cache)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.retrieval import quantize_head, retrieve, retrieve_direct, retrieve_reference
+from tests.oracle_drafter import wide
 from tests.tolerances import FP32_OP, assert_close
 
 V, H = 300, 32
@@ -83,7 +84,7 @@ def test_scores_are_those_of_the_original_head(head):
     """The float8 pass chooses, the second pass scores."""
     h = draw(5, H, seed=4)
     ids, scores = retrieve(h, head, quantize_head(head), coarse=64, keep=16)
-    want = np.einsum("rh,rkh->rk", np.float64(h), np.float64(head)[np.asarray(ids)])
+    want = np.einsum("rh,rkh->rk", wide(h), wide(head)[np.asarray(ids)])
     assert_close("scores", scores, want, FP32_OP)
 
 
@@ -93,7 +94,7 @@ def test_direct_equals_the_reference_and_float64(head):
     want_ids, want_scores = retrieve_reference(h, head, keep=16)
     np.testing.assert_array_equal(ids, want_ids)
     np.testing.assert_array_equal(scores, want_scores)
-    exact = np.float64(h) @ np.float64(head).T
+    exact = wide(h) @ wide(head).T
     np.testing.assert_array_equal(ids, np.argsort(-exact, axis=-1, kind="stable")[..., :16])
 
 

@@ -10,7 +10,7 @@ from dspine_jax.drafter.model import DraftStates
 from dspine_jax.drafter.tail import build_tables, direct_scores, greedy_chain, predecessors, table_scores
 from pallas_kernels.retrieval import retrieve_direct
 from tests.drafter_runner import DrafterRunner
-from tests.oracle_drafter import chain
+from tests.oracle_drafter import BlockStates, DrafterOracle, chain, wide
 from tests.quick_jit import jit
 from tests.tolerances import BF16_TAIL_TABLES, FP32_OP, FP32_TAIL_TABLES, assert_close
 
@@ -41,22 +41,24 @@ class Case:
     def table(self, dtype):
         return _table(self.runner.definition, dtype, self.runner.leaves, self)
 
-    def oracle(self, slot: int):
-        """The oracle, its states, the anchor and the candidates of one slot."""
+    def oracle(self, slot: int) -> tuple[DrafterOracle, tuple[BlockStates, int, np.ndarray]]:
+        """The oracle, and its states, the anchor and the candidates of one slot."""
         oracle = self.runner.oracle
         states = oracle.block(int(ANCHORS[slot]), self.features[slot, : LENGTHS[slot]])
-        return oracle, states, int(ANCHORS[slot]), np.asarray(self.candidates[slot])
+        return oracle, (states, int(ANCHORS[slot]), np.asarray(self.candidates[slot]))
 
     def rho(self) -> np.ndarray:
         """[B, T-1, k, 1] in float64."""
         parts = [self.oracle(slot) for slot in range(2)]
-        return np.stack([oracle.rho(*rest) for oracle, *rest in parts])[..., None]
+        return np.stack([oracle.rho(*rest) for oracle, rest in parts])[..., None]
 
 
 def _direct(definition, leaves, case):
-    return jit(lambda leaves: direct_scores(
-        definition.bind(leaves), case.states, case.anchor, case.candidates, case.runner.head
-    ))(leaves)
+    return jit(
+        lambda leaves: direct_scores(
+            definition.bind(leaves), case.states, case.anchor, case.candidates, case.runner.head
+        )
+    )(leaves)
 
 
 def _table(definition, dtype, leaves, case):
@@ -77,7 +79,7 @@ def test_direct_scores_equal_float64(case):
     got = case.direct()
     assert got.dtype == jnp.float32
     for slot in range(2):
-        oracle, *rest = case.oracle(slot)
+        oracle, rest = case.oracle(slot)
         np.testing.assert_array_equal(oracle.candidates(rest[0]), rest[2])
         assert_close(f"slot {slot}", got[slot], oracle.scores(*rest), FP32_OP)
 
@@ -90,9 +92,7 @@ def test_the_choice_depends_on_the_predecessor(case):
     np.testing.assert_array_equal(scores[:, 0], np.broadcast_to(scores[:, 0, :1], scores[:, 0].shape))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bound"), [(jnp.float32, FP32_TAIL_TABLES), (jnp.bfloat16, BF16_TAIL_TABLES)]
-)
+@pytest.mark.parametrize(("dtype", "bound"), [(jnp.float32, FP32_TAIL_TABLES), (jnp.bfloat16, BF16_TAIL_TABLES)])
 def test_table_scores_are_direct_scores_times_rho(case, dtype, bound):
     assert_close("scores", np.asarray(case.table(dtype)) / case.rho(), case.direct(), bound)
 
@@ -102,7 +102,7 @@ def test_both_forms_choose_what_float64_chooses(seed):
     case = Case.of(seed)
     want = []
     for slot in range(2):
-        oracle, *rest = case.oracle(slot)
+        oracle, rest = case.oracle(slot)
         want.append(chain(oracle.scores(*rest), rest[2]))
     np.testing.assert_array_equal(greedy_chain(case.direct(), case.candidates), want)
     np.testing.assert_array_equal(greedy_chain(case.table(jnp.float32), case.candidates), want)
@@ -149,7 +149,7 @@ def test_a_write_that_cancels_its_row_stays_finite(case):
     for slot in range(2):
         for t in range(candidates.shape[1]):
             token = int(predecessors(case.anchor, candidates)[slot, t, u])
-            code = np.float64(case.states.code[slot, t])
+            code = wide(case.states.code[slot, t])
             message = oracle.gates(code, oracle.code(token))
             residual[slot, t] = -float(case.states.magnitude[slot, t, 0]) * (write @ message)
     states = dataclasses.replace(zero, residual=jnp.asarray(residual, jnp.float32))

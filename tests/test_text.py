@@ -31,10 +31,10 @@ def text(folder) -> TextModel:
 def paired_tokenizer() -> TextModel:
     """A vocabulary in which the smile is two tokens of two bytes each, and "hi" is one."""
     character = {byte: character for character, byte in BYTE_OF_CHARACTER.items()}
-    first, second = ("".join(character[byte] for byte in half) for half in (b"\xf0\x9f", b"\x98\x80"))
+    f0, x9f, x98, x80 = (character[byte] for byte in SMILE.encode())
     vocabulary = {letter: index for index, letter in enumerate(sorted(BYTE_OF_CHARACTER))}
-    vocabulary |= {token: 256 + index for index, token in enumerate((first, second, "hi"))}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [tuple(first), tuple(second), ("h", "i")]))
+    vocabulary |= {token: 256 + index for index, token in enumerate((f0 + x9f, x98 + x80, "hi"))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [(f0, x9f), (x98, x80), ("h", "i")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return TextModel(tokenizer=tokenizer, eos_token_ids=(), special={})

@@ -56,10 +56,7 @@ def text_pair(session_folder: Path) -> TextPair:
         target_config, num_hidden_layers=1, layer_types=("sliding_attention",), target_layer_ids=(0,)
     )
     tokenizer = tiny_tokenizer(root)
-    assert (
-        tokenizer.token_to_id(END_OF_TEXT) == END
-        and tokenizer.token_to_id(MASK) == drafter_config.mask_token_id
-    )
+    assert tokenizer.token_to_id(END_OF_TEXT) == END and tokenizer.token_to_id(MASK) == drafter_config.mask_token_id
     write_target(root / "target", target_config, random_target(target_config, 1))
     write_drafter(root / "draft", drafter_config, random_drafter(drafter_config, 2))
     tokenizer.save(str(root / "target" / "tokenizer.json"))

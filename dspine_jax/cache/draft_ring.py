@@ -64,9 +64,11 @@ class DraftCache:
     ) -> "DraftCache":
         """Rings for contexts of up to `capacity` positions; `dense` keeps every position in every layer."""
 
+        window = capacity if config.sliding_window is None else min(config.sliding_window, capacity)
+
         def ring(kind):
-            window = capacity if dense or kind == "full_attention" else min(config.sliding_window, capacity)
-            shape = (slots, window + config.block_size, config.num_key_value_heads, config.head_dim)
+            rows = capacity if dense or kind == "full_attention" else window
+            shape = (slots, rows + config.block_size, config.num_key_value_heads, config.head_dim)
             return DraftRing(k=jnp.zeros(shape, dtype), v=jnp.zeros(shape, dtype))
 
         return DraftCache(layers=tuple(ring(kind) for kind in config.layer_types))
