@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -82,7 +83,7 @@ def new_state(
     def zeros(*shape, dtype=jnp.int32):
         return jnp.zeros((slots, *shape), dtype)
 
-    return LoopState(
+    state = LoopState(
         target_cache=TargetCache.zeros(target, slots, capacity, block=block, page=PAGE, dtype=dtype),
         draft_cache=DraftCache.zeros(drafter, slots, capacity, dtype=dtype, dense=dense) if drafter else None,
         last_hidden=zeros(target.hidden_size, dtype=dtype),
@@ -96,6 +97,8 @@ def new_state(
         cycles=zeros(),
         accepted=zeros(tokens),
     )
+    # Placed like loaded weights: an array without a fixed device would compile the first step of each kind twice.
+    return jax.device_put(state, jax.devices()[0])
 
 
 def _check_ids(what: str, ids: Sequence[int], vocab_size: int) -> np.ndarray:
