@@ -100,15 +100,18 @@ def test_proposals_do_not_depend_on_a_neighbours_limit():
 
 def test_two_conversations_in_turn():
     """Cycles of both alternate; the second turns, longer than the first, start from the first ones' answers."""
-    pair, new = copying_pair(), 40
-    prompts = random_prompts(93, [90, 3])
+    pair, options = copying_pair(), {"max_new_tokens": 40, "stop_token_ids": []}
+    prompts = [prompt.tolist() for prompt in random_prompts(93, [90, 3])]
     for _ in range(2):
-        streams = [Stream(pair, prompt, max_new_tokens=new, stop_token_ids=[]) for prompt in prompts]
+        streams = [Stream(pair, prompt, **options) for prompt in prompts]
         for _ in itertools.zip_longest(*streams):
             pass
-        plain = [generate_plain(pair, [prompt], max_new_tokens=new, stop_token_ids=[]) for prompt in prompts]
-        for stream, want in zip(streams, plain, strict=True):
-            got = stream.result()
-            np.testing.assert_array_equal(got.tokens, want.tokens)
-            assert got.stats.acceptance_length > 1.5
-        prompts = [np.concatenate([p, w.tokens[0], [7]]) for p, w in zip(prompts, plain, strict=True)]
+        answers = []
+        for prompt, stream in zip(prompts, streams, strict=True):
+            got, alone = stream.result(), Stream(pair, prompt, **options)
+            list(alone)
+            answers.append(generate_plain(pair, [prompt], **options).tokens[0].tolist())
+            assert got.tokens[0].tolist() == answers[-1]
+            np.testing.assert_array_equal(got.stats.accepted[0], alone.result().stats.accepted[0])
+            assert got.stats.accepted[0].any()
+        prompts = [[*prompt, *answer, 7] for prompt, answer in zip(prompts, answers, strict=True)]
