@@ -17,9 +17,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dspine convert", description=SUMMARY)
     parser.add_argument("--target", type=Path, required=True, metavar="DIR", help="folder of the target")
     parser.add_argument("--draft", type=Path, required=True, metavar="DIR", help="folder of the drafter")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder to make; appears when complete"
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make; appears when complete")
     add_dtype(parser)
     add_map(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is a converted folder")

@@ -33,24 +33,16 @@ def check_destination(pair: PairSource, out: Path, *, overwrite: bool) -> None:
     for source in (pair.target, pair.drafter):
         folder = source.model.folder.path.resolve()
         if real.is_relative_to(folder) or folder.is_relative_to(real):
-            raise WeightsError(
-                f"--out {out} overlaps the source {folder}; choose a folder apart from both sources"
-            )
+            raise WeightsError(f"--out {out} overlaps the source {folder}; choose a folder apart from both sources")
         check_small_files(folder)
     if out.exists() and not (overwrite and manifest.is_converted(out)):
-        hint = (
-            "it is no converted folder, so it is never replaced"
-            if overwrite
-            else "choose another, or --overwrite"
-        )
+        hint = "it is no converted folder, so it is never replaced" if overwrite else "choose another, or --overwrite"
         raise WeightsError(f"--out {out} exists; {hint}")
     needed = pair.target.plan.nbytes + pair.drafter.plan.nbytes + SPARE_BYTES
     place = next(parent for parent in real.parents if parent.is_dir())
     free = shutil.disk_usage(place).free
     if free < needed:
-        raise WeightsError(
-            f"--out {out} needs {needed / 1e9:.2f} GB, and {place} has {free / 1e9:.2f} GB free"
-        )
+        raise WeightsError(f"--out {out} needs {needed / 1e9:.2f} GB, and {place} has {free / 1e9:.2f} GB free")
 
 
 def convert(pair: PairSource, out: Path, *, overwrite: bool = False) -> None:
@@ -78,10 +70,7 @@ def _promises(source: Source, progress: Progress) -> dict[str, Promise]:
         progress.advance(entry.nbytes, entry.parameter)
         return array
 
-    return {
-        entry.parameter: Promise(entry.shape, entry.dtype, partial(read, entry))
-        for entry in source.plan.entries
-    }
+    return {entry.parameter: Promise(entry.shape, entry.dtype, partial(read, entry)) for entry in source.plan.entries}
 
 
 def _manifest(

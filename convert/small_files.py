@@ -25,9 +25,7 @@ def check_small_files(source: Path) -> None:
     for name in NAMES:
         path = source / name
         if path.is_file() and path.stat().st_size > SIZE_LIMIT:
-            raise WeightsError(
-                f"{path}: {path.stat().st_size} bytes exceed the limit of {SIZE_LIMIT} for this file"
-            )
+            raise WeightsError(f"{path}: {path.stat().st_size} bytes exceed the limit of {SIZE_LIMIT} for this file")
 
 
 def copy_small_files(source: Path, destination: Path) -> None:

@@ -15,7 +15,6 @@ from tests.tiny import random_drafter, random_target, tiny_drafter_config, tiny_
 
 BLOCK = 16
 
-# The context limit and one block fill a capacity bucket, the second one.
 TARGET = tiny_target_config(
     num_hidden_layers=2,
     layer_types=("linear_attention", "full_attention"),

@@ -97,9 +97,7 @@ def large_pair() -> Pair:
     target = TargetConfig.from_hf(json.loads((CONFIGS / "qwen3.8-27b.json").read_text()))
     drafter = DrafterConfig.from_hf(json.loads((CONFIGS / "qwen3.8-27b-dspine-b16.json").read_text()))
     dtype = jnp.dtype("bfloat16")
-    return build_pair(
-        target, drafter, draw(abstract_target(target, dtype)), draw(abstract_drafter(drafter, dtype))
-    )
+    return build_pair(target, drafter, draw(abstract_target(target, dtype)), draw(abstract_drafter(drafter, dtype)))
 
 
 def draw(abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
@@ -108,10 +106,7 @@ def draw(abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         lambda key, shape, dtype: (0.02 * jax.random.normal(key, shape)).astype(dtype), static_argnums=(1, 2)
     )
     keys = jax.random.split(jax.random.key(0), len(abstract))
-    return {
-        name: make(key, spec.shape, spec.dtype)
-        for key, (name, spec) in zip(keys, abstract.items(), strict=True)
-    }
+    return {name: make(key, spec.shape, spec.dtype) for key, (name, spec) in zip(keys, abstract.items(), strict=True)}
 
 
 def tell(what: str, **values: object) -> None:

@@ -10,6 +10,7 @@ import dspine_jax
 from dspine_jax import DraftOptions
 from dspine_jax.training.corpus import encode_files, source_files, standard_library
 from dspine_jax.training.recipe import BUNDLED, read_recipe
+from tests.tolerances import SAME_ACCEPTANCE
 
 ASSETS = Path(dspine_jax.__file__).parent / "assets" / "tiny-pair"
 NEW = 96
@@ -53,8 +54,8 @@ def test_both_forms_of_tail_and_retrieval_draft_equally_well(pair, prompts, plai
     full = acceptance(pair, prompts, plain)
     table = acceptance(pair.with_options(DraftOptions(tail="table")), prompts, plain)
     direct = acceptance(pair.with_options(DraftOptions(retrieval="direct")), prompts, plain)
-    assert abs(table - full) < 0.05 * full
-    assert abs(direct - full) < 0.05 * full
+    assert abs(table - full) < SAME_ACCEPTANCE * full
+    assert abs(direct - full) < SAME_ACCEPTANCE * full
 
 
 def test_the_two_models_fit_into_16_megabytes():

@@ -1,6 +1,7 @@
 """The `dspine` command itself: finding sub-commands, and ending cleanly."""
 
 import importlib
+import importlib.metadata
 import sys
 import types
 
@@ -40,7 +41,7 @@ def test_each_command_exists_and_explains_itself(name, capsys):
 
 def test_version(capsys):
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"dspine-jax {cli.version_of('dspine-jax')}\n"
+    assert capsys.readouterr().out == f"dspine-jax {importlib.metadata.version('dspine-jax')}\n"
 
 
 def test_unknown_and_missing_commands_are_usage_errors(capsys):

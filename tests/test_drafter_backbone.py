@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.drafter_runner import DrafterRunner
-from tests.tolerances import BF16_LOGITS, FP32_OP, FP32_ROPE, assert_close
+from tests.tolerances import BF16_LOGITS, FP32_OP, FP32_ROPE, FP32_VISIBLE, assert_close
 
 LENGTHS = np.array([40, 3])  # context of each slot: five windows, and less than one
 ANCHORS = np.array([17, 4])
@@ -88,7 +88,7 @@ def test_the_anchor_reaches_every_row(runner, cache, states):
     """Row 0 holds the anchor's embedding and code, not the mask's."""
     other = runner.block(ANCHORS + 1, LENGTHS, cache)
     difference = np.abs(np.asarray(other.hidden - states.hidden)).max(axis=-1)
-    assert (difference > 1e-3).all()
+    assert (difference > FP32_VISIBLE).all()
 
 
 def test_only_rows_of_the_anchor_and_the_mask_are_embedded(runner, cache, states):
@@ -100,7 +100,7 @@ def test_only_rows_of_the_anchor_and_the_mask_are_embedded(runner, cache, states
 
 def test_features_reach_every_row(runner, states):
     got = runner.block(ANCHORS, LENGTHS, runner.cache(2))
-    assert (np.abs(np.asarray(got.hidden - states.hidden)).max(axis=-1) > 1e-3).all()
+    assert (np.abs(np.asarray(got.hidden - states.hidden)).max(axis=-1) > FP32_VISIBLE).all()
 
 
 def test_each_tap_matters(runner, states):
@@ -110,7 +110,7 @@ def test_each_tap_matters(runner, states):
         mask = (jnp.arange(features.shape[-1]) < half) == first
         cache = runner.write(jnp.where(mask, features, 0.0), LENGTHS, runner.cache(2))
         got = runner.block(ANCHORS, LENGTHS, cache)
-        assert (np.abs(np.asarray(got.hidden - states.hidden)).max(axis=-1) > 1e-3).all()
+        assert (np.abs(np.asarray(got.hidden - states.hidden)).max(axis=-1) > FP32_VISIBLE).all()
 
 
 def test_features_at_the_anchor_and_later_are_not_seen(runner, states):

@@ -84,8 +84,3 @@ def test_folders_that_cannot_be_loaded(folders, tmp_path):
 def test_an_unknown_dtype_is_refused_before_anything_is_read(dtype, tmp_path):
     with pytest.raises(WeightsError, match="choose one of bfloat16, float32"):
         load(tmp_path, dtype=dtype)
-
-
-def test_weights_are_on_the_first_device(folders):
-    pair = load(folders.converted)
-    assert {leaf.device for leaf in pair.weights.target} == {jax.devices()[0]}

@@ -1,13 +1,11 @@
 """Lengths at the edges of chunks, pages, capacity buckets and the context."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from dspine_jax.buckets import MIN_CAPACITY, PAGE, PREFILL_CHUNK
 from dspine_jax.generate import generate, generate_plain
-from tests.copying import TARGET as SMALL
+from dspine_jax.request import check_requests
 from tests.copying import copying_pair
 from tests.scripted import TARGET, TOKENS, generate_scripted, pair_of, plain_requests, random_prompts
 
@@ -27,21 +25,15 @@ def test_lengths_around_a_capacity_bucket(room):
     pair = copying_pair()
     new = 40
     prompt = random_prompts(52, [MIN_CAPACITY - pair.drafter_config.block_size - new + room])
-    check(pair, prompt, new)
-
-
-def test_a_request_that_fills_the_context():
-    pair = copying_pair()
-    new = 40
-    prompt = random_prompts(53, [SMALL.max_position_embeddings - new])
-    check(pair, prompt, new)
-    with pytest.raises(ValueError, match="497 in all, but the model's context is 496"):
-        generate(pair, prompt, max_new_tokens=new + 1)
-
-
-def check(pair, prompts, new):
-    got = generate(pair, prompts, max_new_tokens=new, stop_token_ids=[])
-    want = generate_plain(pair, prompts, max_new_tokens=new, stop_token_ids=[])
+    got = generate(pair, prompt, max_new_tokens=new, stop_token_ids=[])
+    want = generate_plain(pair, prompt, max_new_tokens=new, stop_token_ids=[])
     np.testing.assert_array_equal(got.tokens, want.tokens)
-    assert dataclasses.replace(got, stats=want.stats).finish_reason == want.finish_reason == ["length"]
-    assert got.stats.acceptance_length > 2
+    assert got.finish_reason == want.finish_reason == ["length"]
+    assert got.stats.acceptance_length > 1
+
+
+def test_nothing_longer_than_the_context_is_accepted():
+    """The longest request that fits is served above."""
+    check_requests(TARGET, [[0] * 140], TOKENS, None)
+    with pytest.raises(ValueError, match=r"prompt 1 has 141 tokens .*: 241 in all, but the model's context is 240"):
+        check_requests(TARGET, [[0], [0] * 141], TOKENS, None)

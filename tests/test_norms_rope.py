@@ -6,7 +6,7 @@ import pytest
 
 from dspine_jax.norms import l2_norm, rms_norm, rms_norm_gated, rms_norm_one_plus
 from dspine_jax.rope import apply_rope
-from tests.tolerances import BF16_OP, FP32_OP, FP32_ROPE, assert_close
+from tests.tolerances import BF16_OP, FP32_OP, FP32_ROPE, FP32_SCORE, assert_close
 
 EPS = 1e-2  # large enough that a wrong place for it shows
 
@@ -87,5 +87,5 @@ def test_rope_scores_depend_on_distance_only():
         left, right = rotated
         return float(jnp.sum(left * right))
 
-    assert score(105, 100) == pytest.approx(score(5, 0), rel=1e-4)
-    assert score(105, 100) != pytest.approx(score(100, 105), rel=1e-3)
+    assert score(105, 100) == pytest.approx(score(5, 0), rel=FP32_SCORE)
+    assert score(105, 100) != pytest.approx(score(100, 105), rel=10 * FP32_SCORE)

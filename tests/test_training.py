@@ -64,7 +64,7 @@ def test_held_out_files_are_never_trained_on():
     train, held = source_files(standard_library(), read_recipe(BUNDLED)["corpus"]["held_out"])
     assert len(held) == len(set(held)) >= 20 and not set(train) & set(held)
     assert len(train) > 200
-    with pytest.raises(FileNotFoundError, match="no_such_file.py"):
+    with pytest.raises(FileNotFoundError, match=r"no_such_file\.py"):
         source_files(standard_library(), ["no_such_file.py"])
 
 
@@ -89,9 +89,7 @@ def test_training_reads_the_context_that_the_loop_would_have():
     features = jnp.asarray(np.random.default_rng(0).normal(size=(2, length, width)), jnp.float32)
     anchors = jnp.array([[1, length // 2, length - 1], [3, 9, length - 2]])
     ids = jnp.array([1, 2, 3, 4, 5, 6])
-    embedding = jnp.asarray(
-        np.random.default_rng(1).normal(size=(config.vocab_size, config.hidden_size)), jnp.float32
-    )
+    embedding = jnp.asarray(np.random.default_rng(1).normal(size=(config.vocab_size, config.hidden_size)), jnp.float32)
 
     @jax.jit
     def both(leaves):

@@ -32,6 +32,16 @@ BF16_LOGITS = 3e-2
 BF16_TARGET = 4e-2
 # One op or layer in bfloat16 against float32: a few roundings by 2^-9.
 BF16_OP = 1e-2
+# One dot product of two rotated vectors at distant positions: their angles are rounded, see FP32_ROPE.
+FP32_SCORE = 1e-4
+# A change that must show: a hundred times the rounding of float32 in the tiny models.
+FP32_VISIBLE = 1e-3
+# Our bfloat16 target may be this much further from float32 than transformers' own; measured 0.98.
+BF16_BESIDE_PEER = 1.1
+# Share of the true best 16 tokens that the float8 pass must hand on among its 128.
+FP8_RECALL = 0.99
+# Forms of one drafter that differ by rounding may differ by this share in acceptance length.
+SAME_ACCEPTANCE = 0.05
 
 
 def relative_rms(got: npt.ArrayLike, want: npt.ArrayLike) -> float:
