@@ -50,7 +50,7 @@ def pair_of(seed: int = 0, block: int = 16) -> Pair:
 class Request:
     """A prompt, how much of its plain continuation is wanted, and the continuation [TOKENS]."""
 
-    prompt: np.ndarray
+    prompt: list[int]
     plain: np.ndarray
     limit: int
     stop: tuple[int, ...] = ()
@@ -156,7 +156,11 @@ def assign(state: LoopState, requests: dict[int, Request]) -> LoopState:
 
 
 def batch_of(requests: Sequence[Request]) -> Batch:
-    return Batch(prompts=tuple(request.prompt for request in requests), max_new_tokens=TOKENS, stop_token_ids=())
+    return Batch(
+        prompts=tuple(np.array(request.prompt, np.int32) for request in requests),
+        max_new_tokens=TOKENS,
+        stop_token_ids=(),
+    )
 
 
 def generate_scripted(pair: Pair, requests: Sequence[Request], rights: Sequence[Right]) -> Generation:
@@ -179,7 +183,7 @@ def checked(pair: Pair, state: LoopState, requests: Sequence[Request]) -> Genera
     return result
 
 
-def plain_requests(pair: Pair, prompts: Sequence[np.ndarray], limit: int = TOKENS) -> list[Request]:
+def plain_requests(pair: Pair, prompts: Sequence[list[int]], limit: int = TOKENS) -> list[Request]:
     """Requests with their continuations by plain decoding, eight at a time so that one program serves all."""
     requests = []
     for first in range(0, len(prompts), SLOTS):
@@ -187,15 +191,14 @@ def plain_requests(pair: Pair, prompts: Sequence[np.ndarray], limit: int = TOKEN
         padded = group + [group[0]] * (SLOTS - len(group))
         tokens = generate_plain(pair, padded, max_new_tokens=TOKENS, stop_token_ids=[]).tokens
         requests += [
-            Request(prompt=np.asarray(prompt), plain=plain, limit=limit)
-            for prompt, plain in zip(group, tokens, strict=False)
+            Request(prompt=prompt, plain=plain, limit=limit) for prompt, plain in zip(group, tokens, strict=False)
         ]
     return requests
 
 
-def random_prompts(seed: int, lengths: Sequence[int]) -> list[np.ndarray]:
+def random_prompts(seed: int, lengths: Sequence[int]) -> list[list[int]]:
     rng = np.random.default_rng(seed)
-    return [rng.integers(0, TARGET.vocab_size, length, dtype=np.int32) for length in lengths]
+    return [rng.integers(0, TARGET.vocab_size, length).tolist() for length in lengths]
 
 
 def copy(tree):

@@ -44,7 +44,8 @@ class Case:
 
     def float64(self, slot: int):
         wide = oracle_drafter.wide
-        gates = oracle_drafter.Gates(*map(wide, self.matrices), wide(self.bias))
+        receiver, predecessor, message = map(wide, self.matrices)
+        gates = oracle_drafter.Gates(receiver, predecessor, message, wide(self.bias))
         return oracle_drafter.bridge(
             wide(self.x[slot]), wide(self.anchor_code[slot]), wide(self.readout), wide(self.write), gates, EPS
         )

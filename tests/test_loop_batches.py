@@ -13,7 +13,7 @@ NEW = 48
 
 
 @pytest.fixture(scope="module")
-def prompts() -> list[np.ndarray]:
+def prompts() -> list[list[int]]:
     return random_prompts(61, [20, 1, 45, 3, 130])
 
 

@@ -27,7 +27,6 @@ from tests.scripted import (
 )
 
 PLAN = ScriptedPlan(pair_of().plan)
-NOTHING = np.zeros(0, np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,12 @@ def admit(state: LoopState, arrivals: dict[int, Request], weights) -> LoopState:
         **{name: clear(getattr(state, name)) for name in ("position", "emitted", "stopped", "cycles", "anchor")},
     )
     state = assign(state, arrivals)
-    prompts = tuple(arrivals[slot].prompt if slot in arrivals else NOTHING for slot in range(SLOTS))
+    return read_prompts(state, arrivals, weights)
+
+
+def read_prompts(state: LoopState, arrivals: dict[int, Request], weights) -> LoopState:
+    """Other slots are given no token."""
+    prompts = tuple(np.array(arrivals[slot].prompt if slot in arrivals else [], np.int32) for slot in range(SLOTS))
     return prefill(PLAN, weights, state, Batch(prompts=prompts, max_new_tokens=TOKENS, stop_token_ids=()))
 
 
@@ -116,8 +120,7 @@ def test_a_slot_at_its_last_position_leaves_its_neighbours_pages_alone(requests)
         position=position,
     )
     state = assign(state, {3: request})
-    prompts = tuple(request.prompt if slot == 3 else NOTHING for slot in range(SLOTS))
-    state = prefill(PLAN, weights, state, Batch(prompts=prompts, max_new_tokens=TOKENS, stop_token_ids=()))
+    state = read_prompts(state, {3: request}, weights)
     state = loop.run(PLAN, weights, state)
     assert tokens_of(state, 3) == request.expected[0]
     assert int(state.position[3]) == 239

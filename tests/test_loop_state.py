@@ -39,7 +39,8 @@ PLAN = ScriptedPlan(pair_of().plan)
 @jax.jit
 def committed(state: LoopState) -> list[dict[str, jax.Array]]:
     """What the caches say, per layer: folded states, the convolution's window, keys and values of each position."""
-    cache = state.target_cache
+    cache, draft_cache = state.target_cache, state.draft_cache
+    assert draft_cache is not None
     window = TARGET.linear_conv_kernel_dim - 1
     layers = []
     for layer in cache.layers:
@@ -50,7 +51,7 @@ def committed(state: LoopState) -> list[dict[str, jax.Array]]:
             k, v = layer.read(cache.page_table)
             kept = (jnp.arange(k.shape[1])[None] < state.position[:, None])[..., None, None]
             layers.append({"k": jnp.where(kept, k, 0.0), "v": jnp.where(kept, v, 0.0)})
-    rings = [{"draft k": ring.k, "draft v": ring.v} for ring in state.draft_cache.layers]
+    rings = [{"draft k": ring.k, "draft v": ring.v} for ring in draft_cache.layers]
     return layers + rings
 
 
