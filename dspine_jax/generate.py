@@ -184,9 +184,7 @@ def prefill(plan: Plan, weights: object, state: LoopState, batch: Batch) -> Loop
     return loop.finish_prefill(plan, weights, state)
 
 
-def collect(
-    batch: Batch, state: LoopState, block_size: int, costs: WidthCosts | None = None
-) -> Generation:
+def collect(batch: Batch, state: LoopState, block_size: int, costs: WidthCosts | None = None) -> Generation:
     """Copies the results to the host and cuts them to their lengths."""
     count = len(batch.prompts)
     emitted, cycles = np.asarray(state.emitted)[:count], np.asarray(state.cycles)[:count]
@@ -241,10 +239,8 @@ def _verification(
 
 
 def _speculative_state(pair: Pair, batch: Batch, costs: WidthCosts | None) -> LoopState:
-    state = new_state(batch, pair.target_config, pair.drafter_config, pair.dtype)
-    if costs is None:
-        return state
-    return dataclasses.replace(state, width_seconds=jnp.asarray(costs.seconds, jnp.float32))
+    seconds = None if costs is None else costs.seconds
+    return new_state(batch, pair.target_config, pair.drafter_config, pair.dtype, width_seconds=seconds)
 
 
 def _logprobs(batch: Batch, state: LoopState, emitted: np.ndarray) -> list[Logprobs | None]:

@@ -81,11 +81,18 @@ def check_requests(
 
 
 def new_state(
-    batch: Batch, target: TargetConfig, drafter: DrafterConfig | None, dtype: jnp.dtype, *, dense: bool = False
+    batch: Batch,
+    target: TargetConfig,
+    drafter: DrafterConfig | None,
+    dtype: jnp.dtype,
+    *,
+    dense: bool = False,
+    width_seconds: Sequence[float] | None = None,
 ) -> LoopState:
     """Empty caches for a batch; without a drafter's configuration, for plain decoding only.
 
     Slots beyond the batch's own are empty: their limit is 0. `dense` keeps every position in the draft cache.
+    `width_seconds` are the costs by which cycles choose their width.
     """
     block = drafter.block_size if drafter else 1
     slots = round_up(len(batch.prompts))
@@ -117,6 +124,7 @@ def new_state(
         target_rows=zeros(),
         sampling=Sampling.of(batch.sampling, batch.seeds, batch.prompts, slots, target.vocab_size),
         logprobs=None if best is None else LogprobBuffer.zeros(slots, tokens, min(round_up(best), target.vocab_size)),
+        width_seconds=None if width_seconds is None else jnp.asarray(width_seconds, jnp.float32),
     )
 
 
@@ -131,7 +139,5 @@ def _check_ids(what: str, ids: Sequence[int], vocab_size: int) -> np.ndarray:
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{what} must be a non-empty list of token ids, got shape {array.shape}, {array.dtype}")
     if array.min() < 0 or array.max() >= vocab_size:
-        raise ValueError(
-            f"{what} has ids from {array.min()} to {array.max()}, wanted 0 to {vocab_size - 1}"
-        )
+        raise ValueError(f"{what} has ids from {array.min()} to {array.max()}, wanted 0 to {vocab_size - 1}")
     return array.astype(np.int32)

@@ -27,7 +27,7 @@ SCORES = np.stack(
     [
         _rng.normal(0.0, 1.4, LOGITS.shape),
         LOGITS + _rng.normal(0.0, 0.2, LOGITS.shape),
-        np.where(LOGITS == LOGITS.min(axis=1, keepdims=True), 9.0, 0.0),
+        np.where(LOGITS.min(axis=1, keepdims=True) == LOGITS, 9.0, 0.0),
     ]
 ).astype(np.float32)
 # The candidates of every row: which, and in which order, changes from row to row; not all tokens are among them.
@@ -89,9 +89,7 @@ class MarkovPair(Pair):
         return MarkovPlan(drafts=False)
 
 
-def markov_pair(
-    kinds: Sequence[int], name: str = "", *, on_pass: Callable[[int], None] | None = None
-) -> MarkovPair:
+def markov_pair(kinds: Sequence[int], name: str = "", *, on_pass: Callable[[int], None] | None = None) -> MarkovPair:
     """`kinds` are the slots' drafters, indices into KINDS; as many as the batch has slots."""
     target, drafter = _models()
     return MarkovPair(

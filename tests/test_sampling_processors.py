@@ -40,9 +40,7 @@ def large_batches(monkeypatch):
 def run(params, size, how=generate, **options):
     """All slots; slot i has drafter i % 3. One program for all tests of this file, and one for plain decoding."""
     pair = markov_pair([slot % len(KINDS) for slot in range(SLOTS)])
-    return how(
-        pair, [PROMPT] * SLOTS, max_new_tokens=size, stop_token_ids=[STOP], sampling=params, **options
-    )
+    return how(pair, [PROMPT] * SLOTS, max_new_tokens=size, stop_token_ids=[STOP], sampling=params, **options)
 
 
 def reference_logits(params: SamplingParams, emitted: list[int]) -> np.ndarray:
@@ -103,9 +101,7 @@ def test_sampled_runs_have_the_exact_law(how, record_property):
     calls = -(-DRAWS // per_call)
     for call in range(calls):
         first = (call + 1000 * (how == "plain")) * SLOTS
-        params = [
-            SamplingParams(temperature=1.0, seed=first + slot, **CASES[name]) for slot, name in enumerate(names)
-        ]
+        params = [SamplingParams(temperature=1.0, seed=first + slot, **CASES[name]) for slot, name in enumerate(names)]
         result = run(params, size, verify_width=WIDTH) if how == "speculative" else run(params, size, generate_plain)
         for name, tokens in zip(names, result.tokens, strict=True):
             counts[name][(*tokens.tolist(), *[VOCAB] * (size - len(tokens)))] += 1

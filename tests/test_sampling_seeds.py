@@ -113,7 +113,7 @@ def test_coins_of_neighbouring_rows_and_cycles_are_uncorrelated():
     position = jax.numpy.arange(4000, dtype=jax.numpy.int32)
     seed = jax.numpy.zeros((4000, 2), jax.numpy.uint32)
     u = np.asarray(draws.coins(draws.row_keys(seed, position, 3, draws.Purpose.ACCEPT)))
-    assert 0 <= u.min() and u.max() < 1 and abs(u.mean() - 0.5) < 0.01
+    assert u.min() >= 0 and u.max() < 1 and abs(u.mean() - 0.5) < 0.01
     pairs = [(u[:, 0], u[:, 1]), (u[:, 1], u[:, 2]), (u[:-1, 0], u[1:, 0]), (u[:-1, 2], u[1:, 0])]
     # The correlation of 4000 independent pairs is beyond 4 / sqrt(4000) once in 16 000.
     assert max(abs(np.corrcoef(a, b)[0, 1]) for a, b in pairs) < 4 / np.sqrt(4000)

@@ -28,9 +28,7 @@ def sampling_of(params) -> Sampling:
     return state
 
 
-VERIFY = {
-    method: jit(functools.partial(verify.verify_sampled, method=method)) for method in ("token", "block")
-}
+VERIFY = {method: jit(functools.partial(verify.verify_sampled, method=method)) for method in ("token", "block")}
 
 
 @jit
@@ -123,7 +121,7 @@ def test_greedy_rows_beside_sampled_ones_are_verified_greedily(drawn):
 
 def test_recorded_q_is_the_law_of_the_draw(drawn):
     """For every law: the row kept is the one of the predecessor really drawn, filtered with the request's filters."""
-    sampling, draft, _, _, scores, _ = drawn
+    _, draft, _, _, scores, _ = drawn
     params = [*LAWS, *[{"temperature": 0.0}] * 8]
     tokens, candidates, q = np.asarray(draft.tokens), np.asarray(draft.candidates), np.asarray(draft.q)
     want = np.zeros_like(q, np.float64)
@@ -172,6 +170,15 @@ def test_a_block_accepts_at_least_as_much_as_tokens(drawn):
         runs = [VERIFY[method](sampling, draft, p, position + 1000 * k, rows)[0] for k in range(20)]
         mean[method] = np.mean([np.asarray(accepted) for accepted in runs])
     assert mean["block"] > mean["token"]
+
+
+def test_of_one_proposal_both_methods_decide_the_same(drawn):
+    sampling, draft, p, position, *_ = drawn
+    rows = jnp.full(SLOTS, 2, jnp.int32)
+    token, block = (VERIFY[method](sampling, draft, p, position, rows) for method in ("token", "block"))
+    np.testing.assert_array_equal(token[0], block[0])
+    np.testing.assert_array_equal(token[1][:, :2], block[1][:, :2])
+    assert set(np.asarray(token[0]).tolist()) == {0, 1}
 
 
 def test_equal_laws_accept_everything():

@@ -65,9 +65,7 @@ class Proposer:
         """Target features of committed positions become the drafter's context."""
         return self.drafter.write_context(features, positions, valid, cache)
 
-    def propose(
-        self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache
-    ) -> Int[Array, "B T-1"]:
+    def propose(self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache) -> Int[Array, "B T-1"]:
         """Greedy proposals for the positions after the anchor's."""
         states = self._states(anchor, position, cache)
         candidates, _ = self.candidates(states.hidden)
@@ -94,9 +92,7 @@ class Proposer:
             return table.astype(jnp.float32), candidates
         return self.scores(states, anchor, candidates), candidates
 
-    def candidates(
-        self, hidden: Float[Array, "B T-1 H"]
-    ) -> tuple[Int[Array, "B T-1 k"], Float[Array, "B T-1 k"]]:
+    def candidates(self, hidden: Float[Array, "B T-1 H"]) -> tuple[Int[Array, "B T-1 k"], Float[Array, "B T-1 k"]]:
         """The `head_topk` best tokens of each row, best first, and their scores before the tail."""
         keep = self.drafter.config.head_topk
         head = self.borrowed.head
@@ -114,9 +110,7 @@ class Proposer:
             return direct_scores(self.drafter, states, anchor, candidates, self.borrowed.head)
         if self.borrowed.tables is None:
             raise ValueError("tail 'table' needs tables; build the pair with them")
-        return table_scores(
-            self.drafter, self.borrowed.tables, states, anchor, candidates, self.borrowed.head
-        )
+        return table_scores(self.drafter, self.borrowed.tables, states, anchor, candidates, self.borrowed.head)
 
     def _states(self, anchor, position, cache) -> DraftStates:
         return self.drafter(anchor, position, cache, self.borrowed.embedding, bridged=self.options.bridge)

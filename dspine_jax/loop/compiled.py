@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 
 from dspine_jax.loop import steps
 from dspine_jax.loop.state import LoopState
-from dspine_jax.sampling.width import Verification
+from dspine_jax.sampling.width import WHOLE_BLOCK, Verification
 from dspine_jax.target import Target
 
 
@@ -42,9 +42,7 @@ def finish_prefill(plan: Plan, weights: Any, state: LoopState) -> LoopState:
 
 
 @partial(jax.jit, static_argnames=("plan", "verification"), donate_argnames="state")
-def run_cycle(
-    plan: Plan, weights: Any, state: LoopState, verification: Verification = Verification()
-) -> LoopState:
+def run_cycle(plan: Plan, weights: Any, state: LoopState, verification: Verification = WHOLE_BLOCK) -> LoopState:
     """One speculative cycle."""
     return _cycle(plan, weights, verification, state)
 
@@ -56,9 +54,7 @@ def run_plain_step(plan: Plan, weights: Any, state: LoopState) -> LoopState:
 
 
 @partial(jax.jit, static_argnames=("plan", "verification"), donate_argnames="state")
-def run(
-    plan: Plan, weights: Any, state: LoopState, verification: Verification = Verification()
-) -> LoopState:
+def run(plan: Plan, weights: Any, state: LoopState, verification: Verification = WHOLE_BLOCK) -> LoopState:
     """Speculative cycles until every slot is done, without the host."""
     return jax.lax.while_loop(_active, partial(_cycle, plan, weights, verification), state)
 

@@ -63,9 +63,7 @@ class LoopState:
         """Slots that emit nothing more."""
         return self.stopped | (self.emitted >= self.limit)
 
-    def emit(
-        self, run: Int[Array, "B T"], count: Int[Array, " B"]
-    ) -> tuple["LoopState", Int[Array, " B"]]:
+    def emit(self, run: Int[Array, "B T"], count: Int[Array, " B"]) -> tuple["LoopState", Int[Array, " B"]]:
         """Appends up to `count` tokens of `run` per slot, cut after a stop id and at the limit.
 
         Returns the state and how many were taken: 0 for a slot that is done, at least 1 for any other.
@@ -89,9 +87,7 @@ class LoopState:
         )
         return state, taken
 
-    def record_cycle(
-        self, accepted: Int[Array, " B"], active: Bool[Array, " B"], rows: int
-    ) -> "LoopState":
+    def record_cycle(self, accepted: Int[Array, " B"], active: Bool[Array, " B"], rows: int) -> "LoopState":
         """Counts one target pass of `rows` rows for the active slots."""
         slot = jnp.arange(accepted.shape[0])
         column = jnp.where(active, self.cycles, self.accepted.shape[1])

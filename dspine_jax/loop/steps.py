@@ -14,7 +14,7 @@ from dspine_jax.loop.state import LoopState
 from dspine_jax.sampling.draft import Draft, draw_chain
 from dspine_jax.sampling.draws import Purpose, choose, fold, gumbels
 from dspine_jax.sampling.verify import verify_sampled
-from dspine_jax.sampling.width import Verification, choose_rows
+from dspine_jax.sampling.width import WHOLE_BLOCK, Verification, choose_rows
 from dspine_jax.target import Target
 from dspine_jax.target.rows import Rows
 from dspine_jax.verify import verify_greedy
@@ -78,39 +78,42 @@ def speculative_cycle(
     drafting: Drafting,
     taps: Sequence[int],
     state: LoopState,
-    verification: Verification = Verification(),  # noqa: B008 (frozen)
+    verification: Verification = WHOLE_BLOCK,
 ) -> LoopState:
     """Draft a block, verify as much of it as `verification` says in one target pass, commit the accepted prefix."""
     if state.draft_cache is None:
         raise ValueError("this state was made for plain decoding: it has no draft cache")
     widths = verification.widths
-    draft = _draft(drafting, state, plain=len(widths) < 2)
+    draft = _draft(drafting, state, widths)
     verify = functools.partial(_verify, target, drafting, taps, verification.method)
     if len(widths) < 2:
-        width = widths[0] if widths else 1 + draft.tokens.shape[1]
+        width = 1 + draft.tokens.shape[1]
         return verify(width, state, draft, jnp.full_like(state.emitted, width))
     alone = jnp.zeros_like(state.stopped) if state.sampling is None else state.sampling.alone
     index, rows = choose_rows(draft.confidence, ~state.done, alone, state.width_seconds, widths)
     return jax.lax.switch(index, [functools.partial(verify, width) for width in widths], state, draft, rows)
 
 
-def plain_step(
-    target: Target, drafting: Drafting | None, taps: Sequence[int], state: LoopState
-) -> LoopState:
+def plain_step(target: Target, drafting: Drafting | None, taps: Sequence[int], state: LoopState) -> LoopState:
     """One token from one row: the same target pass with a block of one. Keeps a draft cache current if there is one."""
     state, rows, logits, features = _read_block(target, taps, state, state.anchor[:, None])
     choices = _plain_choices(state, logits, state.position)
     return _commit(drafting, state, rows, logits, features, choices, jnp.zeros_like(state.emitted))
 
 
-def _draft(drafting, state, *, plain):
-    """Proposals and, unless the batch is greedy and the width fixed, the laws that they were drawn from."""
-    if state.sampling is None and plain:
-        return Draft(drafting.propose(state.anchor, state.position, state.draft_cache), None, None, None)
+def _draft(drafting, state, widths):
+    """The proposals that may be verified, and the laws that they were drawn from.
+
+    A greedy batch of fixed width needs the tokens only.
+    """
+    count = max(widths) - 1 if widths else None  # None: all that the drafter makes
+    if state.sampling is None and len(widths) < 2:
+        tokens = drafting.propose(state.anchor, state.position, state.draft_cache)
+        return Draft(tokens[:, :count], None, None, None)
     scores, candidates = drafting.tables(state.anchor, state.position, state.draft_cache)
     return draw_chain(
-        scores,
-        candidates,
+        scores[:, :count],
+        candidates[:, :count],
         state.sampling,
         position=state.position,
         emitted=state.emitted,
@@ -127,9 +130,7 @@ def _verify(target, drafting, taps, method, width, state, draft, allowed):
         accepted, choices = verify_greedy(proposals, logits)
     else:
         law = state.sampling.law(logits, proposals, state.emitted, state.stop_ids)
-        accepted, choices = verify_sampled(
-            state.sampling, draft, law, state.position, allowed, method=method
-        )
+        accepted, choices = verify_sampled(state.sampling, draft, law, state.position, allowed, method=method)
     return _commit(drafting, state, rows, logits, features, choices.astype(state.anchor.dtype), accepted)
 
 

@@ -24,9 +24,10 @@ class Draft:
     """Proposals for the T-1 rows after the anchor."""
 
     tokens: Int[Array, "B T-1"]
-    candidates: Int[Array, "B T-1 k"]  # different tokens in each row
-    q: Float[Array, "B T-1 k"]  # of the candidates, given the proposal before; zero for all other tokens
-    confidence: Float[Array, "B T-1"]  # greatest probability of the row at temperature 1: does not look at its token
+    # The rest is absent when a greedy batch is verified at a fixed width, which asks for tokens only.
+    candidates: Int[Array, "B T-1 k"] | None  # different tokens in each row
+    q: Float[Array, "B T-1 k"] | None  # of the candidates, given the proposal before; all other tokens have none
+    confidence: Float[Array, "B T-1"] | None  # greatest probability of the row at temperature 1, whatever its token
 
 
 def draw_chain(

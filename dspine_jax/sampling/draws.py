@@ -28,9 +28,7 @@ class Purpose(enum.IntEnum):
     RESIDUAL = 3  # the token after the accepted ones
 
 
-def fold(
-    seed: UInt32[Array, "*R 2"], position: Int[Array, "*R"], row: Int[Array, "*R"], purpose: Purpose
-) -> jax.Array:
+def fold(seed: UInt32[Array, "*R 2"], position: Int[Array, "*R"], row: Int[Array, "*R"], purpose: Purpose) -> jax.Array:
     """Keys [*R] for the counters (position, row, purpose) of these seeds."""
     keys = jax.random.wrap_key_data(seed, impl=IMPLEMENTATION)
     place = row.astype(jnp.uint32) * jnp.uint32(len(Purpose)) + jnp.uint32(purpose)
@@ -44,9 +42,7 @@ def row_keys(seed: UInt32[Array, "B 2"], position: Int[Array, " B"], rows: int, 
     """Keys [B, rows] of the block's rows 0 .. rows - 1."""
     shape = (position.shape[0], rows)
     row = jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), shape)
-    return fold(
-        jnp.broadcast_to(seed[:, None], (*shape, 2)), jnp.broadcast_to(position[:, None], shape), row, purpose
-    )
+    return fold(jnp.broadcast_to(seed[:, None], (*shape, 2)), jnp.broadcast_to(position[:, None], shape), row, purpose)
 
 
 def coins(keys: jax.Array) -> Float[Array, "*R"]:

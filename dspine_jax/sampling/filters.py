@@ -59,9 +59,7 @@ def probabilities(logits: Float[Array, "B R V"], filters: Filters) -> Float[Arra
 
 
 def _top(x, mass, top_k, top_p):
-    largest, heaviest = (
-        (_largest_pairwise, _heaviest_pairwise) if x.shape[-1] <= PAIRWISE else (_largest, _heaviest)
-    )
+    largest, heaviest = (_largest_pairwise, _heaviest_pairwise) if x.shape[-1] <= PAIRWISE else (_largest, _heaviest)
     kept = largest(x, jnp.where(top_k > 0, top_k, x.shape[-1]))
     mass = jnp.where(kept, mass, 0.0)
     share = mass / jnp.sum(mass, axis=-1, keepdims=True)

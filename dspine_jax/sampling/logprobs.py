@@ -22,9 +22,7 @@ class Logprobs:
     top: np.ndarray  # [n, k] float32
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["tokens", "top_ids", "top"], meta_fields=[]
-)
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["tokens", "top_ids", "top"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class LogprobBuffer:
     """Filled like the loop's own token buffer; absent when no request wants logprobs."""

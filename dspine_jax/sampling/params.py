@@ -57,9 +57,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         if self.temperature is not None and 0 < self.temperature < MIN_TEMPERATURE:
-            raise ValueError(
-                f"temperature is {self.temperature!r}, wanted 0 (greedy) or at least {MIN_TEMPERATURE:g}"
-            )
+            raise ValueError(f"temperature is {self.temperature!r}, wanted 0 (greedy) or at least {MIN_TEMPERATURE:g}")
         _optional_int("top_k", self.top_k, 1, None)
         _number("top_p", self.top_p, 0.0, 1.0, above_low=True)
         _number("min_p", self.min_p, 0.0, 1.0)
@@ -117,9 +115,7 @@ class SamplingParams:
             if outside := [token for token in ids if token >= vocab_size]:
                 raise ValueError(f"{what}: {name} has id {outside[0]}, wanted 0 to {vocab_size - 1}")
         if self.min_tokens > max_new_tokens:
-            raise ValueError(
-                f"{what}: min_tokens is {self.min_tokens}, but max_new_tokens is only {max_new_tokens}"
-            )
+            raise ValueError(f"{what}: min_tokens is {self.min_tokens}, but max_new_tokens is only {max_new_tokens}")
         if self.logprobs is not None and self.logprobs > vocab_size:
             raise ValueError(f"{what}: logprobs is {self.logprobs}, the vocabulary has only {vocab_size} tokens")
         left = set(range(vocab_size) if self.allowed_token_ids is None else self.allowed_token_ids)
@@ -127,9 +123,7 @@ class SamplingParams:
         if self.min_tokens:
             left -= set(stop_token_ids)
         if not left:
-            raise ValueError(
-                f"{what}: allowed_token_ids, bad_token_ids and min_tokens together leave no token to emit"
-            )
+            raise ValueError(f"{what}: allowed_token_ids, bad_token_ids and min_tokens together leave no token to emit")
 
 
 def per_request(

@@ -62,6 +62,9 @@ class Verification:
             raise ValueError(f"verification is {self.method!r}, wanted 'token' or 'block'")
 
 
+WHOLE_BLOCK = Verification()
+
+
 def auto_widths(block_size: int) -> tuple[int, ...]:
     """A quarter, half and the whole of a block, each at least 2 rows."""
     return tuple(sorted({max(2, block_size // part) for part in (4, 2, 1)}))
@@ -93,13 +96,17 @@ def choose_rows(
     survival = jnp.cumprod(confidence, axis=1)
     gains = [_expected(survival, widths, stage) for stage in range(len(widths) - 1)]
     together = active & ~alone
-    go_together = jnp.stack([_worth(jnp.sum(jnp.where(together, g, 0.0), 1), seconds, j) for j, g in enumerate(gains)])
-    go_alone = jnp.stack([_worth(g, seconds, j) for j, g in enumerate(gains)])  # [W-1, B]
-    own = jnp.sum(jnp.cumprod(go_alone.astype(jnp.int32), axis=0), axis=0)
-    shared = jnp.sum(jnp.cumprod(go_together.astype(jnp.int32)))
+    sums = [jnp.sum(jnp.where(together, gain, 0.0), axis=1) for gain in gains]
+    own = _stages([_worth(gain, seconds, stage) for stage, gain in enumerate(gains)])  # [B]
+    shared = _stages([_worth(total, seconds, stage) for stage, total in enumerate(sums)])
     index = jnp.maximum(shared, jnp.max(jnp.where(active & alone, own, 0)))
     table = jnp.asarray(widths, jnp.int32)
     return index, jnp.where(alone, table[own], table[index])
+
+
+def _stages(goes_on: Sequence[Bool[Array, "*B"]]) -> Int[Array, "*B"]:
+    """How many stages are passed before the first that does not go on."""
+    return jnp.sum(jnp.cumprod(jnp.stack(goes_on).astype(jnp.int32), axis=0), axis=0)
 
 
 def _expected(survival: Float[Array, "B T-1"], widths: Sequence[int], stage: int) -> Float[Array, "W B"]:
