@@ -142,6 +142,8 @@ class Stream:
         self._batch = _batch(pair, [prompt], max_new_tokens, stop_token_ids, each, fields)
         self._block = pair.drafter_config.block_size if speculative else 1
         self._costs = None
+        if not speculative and (verification, verify_width, width_costs) != ("token", None, None):
+            raise ValueError("speculative=False verifies nothing: leave verification, verify_width and costs out")
         plan: Plan = pair.plan if speculative else pair.plain_plan
         if speculative:
             how, self._costs = _verification(pair, self._batch, verification, verify_width, width_costs)

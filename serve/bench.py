@@ -53,9 +53,7 @@ def measure_acceptance(
                 name=name,
                 acceptance_length=result.stats.acceptance_length,
                 histogram=tuple(int(n) for n in result.stats.histogram),
-                same_tokens=all(
-                    np.array_equal(a, b) for a, b in zip(result.tokens, plain.tokens, strict=True)
-                ),
+                same_tokens=all(np.array_equal(a, b) for a, b in zip(result.tokens, plain.tokens, strict=True)),
             )
         )
     return rows

@@ -22,9 +22,7 @@ class Difference:
     position: int  # in the new tokens, from 0
     speculative: int | None  # None: this one had ended
     plain: int | None
-    logit_margin: (
-        float | None
-    )  # the target's score of plain's token less that of the other; None beside an end
+    logit_margin: float | None  # the target's score of plain's token less that of the other; None beside an end
 
 
 def first_difference(
@@ -48,9 +46,7 @@ def first_difference(
 def next_scores(pair: Pair, ids: Sequence[int]) -> np.ndarray:
     """[V] float32: the target's scores of the token after these, read as one prompt."""
     batch = check_requests(pair.target_config, [ids], 1, ())
-    state = prefill(
-        pair.plain_plan, pair.weights, new_state(batch, pair.target_config, None, pair.dtype), batch
-    )
+    state = prefill(pair.plain_plan, pair.weights, new_state(batch, pair.target_config, None, pair.dtype), batch)
     return np.asarray(_scores(pair.plain_plan, pair.weights, state.last_hidden)[0], np.float32)
 
 

@@ -23,9 +23,7 @@ class TextModel:
     """The tokenizer of a model folder."""
 
     tokenizer: Tokenizer
-    eos_token_ids: tuple[
-        int, ...
-    ]  # what the tokenizer's own configuration calls the end of a text; often empty
+    eos_token_ids: tuple[int, ...]  # what the tokenizer's own configuration calls the end of a text; often empty
     special: dict[int, str]  # control tokens, which are no part of a text
 
     @classmethod
@@ -36,9 +34,7 @@ class TextModel:
         """
         tokenizer = _read_tokenizer(folder / "tokenizer.json")
         special = {
-            number: token.content
-            for number, token in tokenizer.get_added_tokens_decoder().items()
-            if token.special
+            number: token.content for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
         }
         eos = _read_eos(folder / "tokenizer_config.json", tokenizer)
         return cls(tokenizer=tokenizer, eos_token_ids=eos, special=special)

@@ -5,11 +5,11 @@ run at once.
 """
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
 
-import dspine_jax.generate
 import dspine_jax.request
 from dspine_jax import SamplingParams, WidthCosts, build_pair, generate, generate_plain
 from serve.comparison import next_scores
@@ -26,13 +26,15 @@ LAWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def small_buckets(monkeypatch):
-    monkeypatch.setattr(dspine_jax.request, "MAX_BATCH", SLOTS)
-    monkeypatch.setattr(dspine_jax.request, "MIN_CAPACITY", 16)
-    monkeypatch.setattr(dspine_jax.request, "MIN_TOKENS", 8)
-    monkeypatch.setattr(dspine_jax.request, "PAGE", 16)
-    monkeypatch.setattr(dspine_jax.generate, "PREFILL_CHUNK", 8)
+@pytest.fixture(scope="module", autouse=True)
+def small_buckets():
+    sizes = {"MAX_BATCH": SLOTS, "MIN_CAPACITY": 16, "MIN_TOKENS": 8, "PAGE": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in sizes.items():
+            patch.setattr(dspine_jax.request, name, size)
+        # The package's attribute of this name is the function.
+        patch.setattr(sys.modules["dspine_jax.generate"], "PREFILL_CHUNK", 8)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -84,14 +84,22 @@ def speculative_cycle(
     if state.draft_cache is None:
         raise ValueError("this state was made for plain decoding: it has no draft cache")
     widths = verification.widths
-    draft = _draft(drafting, state, widths)
     verify = functools.partial(_verify, target, drafting, taps, verification.method)
+    if state.sampling is None and len(widths) < 2:
+        # A greedy batch of fixed width asks the drafter for tokens only.
+        tokens = drafting.propose(state.anchor, state.position, state.draft_cache)
+        width = widths[0] if widths else 1 + tokens.shape[1]
+        return verify(width, state, tokens, None, None)
+    draft = _draft(drafting, state, max(widths, default=None))
     if len(widths) < 2:
         width = 1 + draft.tokens.shape[1]
-        return verify(width, state, draft, jnp.full_like(state.emitted, width))
+        return verify(width, state, draft.tokens, draft, jnp.full_like(state.emitted, width))
+    if state.width_seconds is None:
+        raise ValueError("this state has no costs to choose a width by: give `new_state` width_seconds")
     alone = jnp.zeros_like(state.stopped) if state.sampling is None else state.sampling.alone
     index, rows = choose_rows(draft.confidence, ~state.done, alone, state.width_seconds, widths)
-    return jax.lax.switch(index, [functools.partial(verify, width) for width in widths], state, draft, rows)
+    branches = [functools.partial(verify, width) for width in widths]
+    return jax.lax.switch(index, branches, state, draft.tokens, draft, rows)
 
 
 def plain_step(target: Target, drafting: Drafting | None, taps: Sequence[int], state: LoopState) -> LoopState:
@@ -101,15 +109,9 @@ def plain_step(target: Target, drafting: Drafting | None, taps: Sequence[int], s
     return _commit(drafting, state, rows, logits, features, choices, jnp.zeros_like(state.emitted))
 
 
-def _draft(drafting, state, widths):
-    """The proposals that may be verified, and the laws that they were drawn from.
-
-    A greedy batch of fixed width needs the tokens only.
-    """
-    count = max(widths) - 1 if widths else None  # None: all that the drafter makes
-    if state.sampling is None and len(widths) < 2:
-        tokens = drafting.propose(state.anchor, state.position, state.draft_cache)
-        return Draft(tokens[:, :count], None, None, None)
+def _draft(drafting, state, width) -> Draft:
+    """Proposals for a block of `width` rows (None: all that the drafter makes), and what they were drawn from."""
+    count = None if width is None else width - 1
     scores, candidates = drafting.tables(state.anchor, state.position, state.draft_cache)
     return draw_chain(
         scores[:, :count],
@@ -121,9 +123,9 @@ def _draft(drafting, state, widths):
     )
 
 
-def _verify(target, drafting, taps, method, width, state, draft, allowed):
-    """A pass over the first `width` rows of the block, of which a slot may use `allowed` [B]."""
-    proposals = draft.tokens[:, : width - 1].astype(state.anchor.dtype)
+def _verify(target, drafting, taps, method, width, state, tokens, draft, allowed):
+    """A pass over the first `width` rows of the block, of which a sampled slot may use `allowed` [B]."""
+    proposals = tokens[:, : width - 1].astype(state.anchor.dtype)
     block = jnp.concatenate([state.anchor[:, None], proposals], axis=1)
     state, rows, logits, features = _read_block(target, taps, state, block)
     if state.sampling is None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dspine_jax.sampling.draws import Purpose, gumbels, row_keys
+from dspine_jax.sampling.draws import Purpose, choose, gumbels, row_keys
 from dspine_jax.sampling.state import Sampling
 
 
@@ -24,10 +24,9 @@ class Draft:
     """Proposals for the T-1 rows after the anchor."""
 
     tokens: Int[Array, "B T-1"]
-    # The rest is absent when a greedy batch is verified at a fixed width, which asks for tokens only.
-    candidates: Int[Array, "B T-1 k"] | None  # different tokens in each row
-    q: Float[Array, "B T-1 k"] | None  # of the candidates, given the proposal before; all other tokens have none
-    confidence: Float[Array, "B T-1"] | None  # greatest probability of the row at temperature 1, whatever its token
+    candidates: Int[Array, "B T-1 k"]  # different tokens in each row
+    q: Float[Array, "B T-1 k"]  # of the candidates, given the proposal before; all other tokens have none
+    confidence: Float[Array, "B T-1"]  # greatest probability of the row at temperature 1, whatever its token
 
 
 def draw_chain(
@@ -46,13 +45,13 @@ def draw_chain(
     """
     batch, rows, keep = candidates.shape
     if sampling is None:
-        q = jax.nn.one_hot(jnp.argmax(scores, axis=-1), keep, dtype=scores.dtype)
-        best = jnp.argmax(scores, axis=-1)
+        best = jnp.argmax(scores, axis=-1).astype(jnp.int32)
+        q = jax.nn.one_hot(best, keep, dtype=scores.dtype)
     else:
         q = sampling.proposal_law(scores, candidates, emitted, stop_ids)
         # Row t + 1 of the block is what proposal t fills.
         keys = row_keys(sampling.seed, position, rows + 1, Purpose.DRAFT)[:, 1:]
-        best = jnp.argmax(jnp.log(q) + gumbels(keys, keep)[:, :, None], axis=-1)
+        best = choose(q, gumbels(keys, keep)[:, :, None])
     chosen = follow(best)
     before = jnp.concatenate([jnp.zeros((batch, 1), chosen.dtype), chosen[:, :-1]], axis=1)
 

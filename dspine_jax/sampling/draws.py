@@ -60,9 +60,11 @@ def gumbels(keys: jax.Array, size: int) -> Float[Array, "*R size"]:
     return _per_key(keys, lambda key: jax.random.gumbel(key, (size,), jnp.float32, mode="high"))(keys)
 
 
-def choose(probabilities: Float[Array, "*R V"], noise: Float[Array, "*R V"]) -> Int[Array, "*R"]:
-    """A token of the law proportional to `probabilities` [*R, V], by Gumbel numbers of the same shape."""
-    return jnp.argmax(jnp.log(probabilities) + noise, axis=-1).astype(jnp.int32)
+def choose(probabilities: Float[Array, "*R V"], noise: Float[Array, "#*R V"]) -> Int[Array, "*R"]:
+    """An index of the law proportional to `probabilities`, by Gumbel numbers for each."""
+    # No noise, not even an infinite one, makes an impossible token win.
+    score = jnp.where(probabilities > 0, jnp.log(probabilities) + noise, -jnp.inf)
+    return jnp.argmax(score, axis=-1).astype(jnp.int32)
 
 
 def _per_key(keys, draw):

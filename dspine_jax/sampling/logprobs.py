@@ -21,6 +21,10 @@ class Logprobs:
     top_ids: np.ndarray  # [n, k] int32
     top: np.ndarray  # [n, k] float32
 
+    def first(self, count: int) -> "Logprobs":
+        """Those of the first `count` tokens."""
+        return Logprobs(self.tokens[:count], self.top_ids[:count], self.top[:count])
+
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["tokens", "top_ids", "top"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)

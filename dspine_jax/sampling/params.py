@@ -148,8 +148,8 @@ def per_request(
 def _number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
     if value is None:
         return
-    good = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or not low <= value <= high or (above_low and value == low):
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not low <= number <= high or (above_low and number == low):
         least = "above" if above_low else "at least"
         raise ValueError(f"{name} is {value!r}, wanted a number {least} {low:g} and at most {high:g}")
 
@@ -157,8 +157,8 @@ def _number(name: str, value: Any, low: float, high: float, *, above_low: bool =
 def _optional_int(name: str, value: Any, low: int, high: int | None) -> None:
     if value is None:
         return
-    good = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not good or value < low or (high is not None and value > high):
+    number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else low - 1
+    if number < low or (high is not None and number > high):
         wanted = f"at least {low}" if high is None else f"{low} to {high}"
         raise ValueError(f"{name} is {value!r}, wanted an integer, {wanted}")
 
