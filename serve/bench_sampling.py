@@ -106,5 +106,5 @@ def as_json(rows: Sequence[SampledAcceptance]) -> list[dict[str, Any]]:
 
 def _cell(row: SampledAcceptance | None, width: int | str) -> str:
     if row is None:
-        return "as above"
+        return "-"
     return f"{row.acceptance_length:.2f}" + (f" ({row.rows_per_cycle:.1f} rows)" if width == "auto" else "")

@@ -85,7 +85,7 @@ class MarkovDrafting:
 
 class MarkovPair(Pair):
     @property
-    def plain_plan(self):
+    def plain_plan(self):  # type: ignore[override]
         return MarkovPlan(drafts=False)
 
 
@@ -200,4 +200,5 @@ def two_sample_p_value(one: np.ndarray, other: np.ndarray) -> float:
     """Whether two tables of counts come from one law: homogeneity of the cells that both fill well."""
     common = (one + other).ravel() >= 10
     table = np.stack([one.ravel()[common], other.ravel()[common]])
-    return float(stats.chi2_contingency(table, correction=False).pvalue)
+    _, p_value, *_ = stats.chi2_contingency(table, correction=False)
+    return float(np.asarray(p_value))

@@ -1,5 +1,7 @@
 """The verify width: rows that are not asked for are not run, and the choice sees nothing that it must not see."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,7 +58,7 @@ def test_measured_costs_fit_the_request():
     assert [auto_widths(n) for n in (16, 4, 2)] == [(4, 8, 16), (2, 4), (2,)]
 
 
-choose = jit(lambda *arguments: choose_rows(*arguments, WIDTHS))
+choose = jit(functools.partial(choose_rows, widths=WIDTHS))
 
 
 def decide(confidence, alone, seconds=(1.0, 1.3, 2.0), active=None):
