@@ -11,7 +11,9 @@ from dspine_jax.drafter.propose import DraftOptions
 from dspine_jax.errors import WeightsError
 from dspine_jax.generate import Generation, Stats, Stream, generate, generate_plain
 from dspine_jax.load import load, load_hf
+from dspine_jax.measure import measure_widths
 from dspine_jax.pair import Pair, build_pair
+from dspine_jax.sampling import SamplingParams, WidthCosts
 
 __all__ = [
     "ConfigError",
@@ -19,13 +21,16 @@ __all__ = [
     "DrafterConfig",
     "Generation",
     "Pair",
+    "SamplingParams",
     "Stats",
     "Stream",
     "TargetConfig",
     "WeightsError",
+    "WidthCosts",
     "build_pair",
     "generate",
     "generate_plain",
     "load",
     "load_hf",
+    "measure_widths",
 ]

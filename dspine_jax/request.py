@@ -1,6 +1,7 @@
 """One batch of requests: checked, padded to buckets, turned into a fresh loop state."""
 
 import dataclasses
+import secrets
 from collections.abc import Sequence
 
 import jax
@@ -12,6 +13,9 @@ from dspine_jax.cache.draft_ring import DraftCache
 from dspine_jax.cache.target_cache import TargetCache
 from dspine_jax.config import DrafterConfig, TargetConfig
 from dspine_jax.loop.state import NO_TOKEN, LoopState
+from dspine_jax.sampling.logprobs import LogprobBuffer
+from dspine_jax.sampling.params import SamplingParams
+from dspine_jax.sampling.state import Sampling
 
 MAX_STOP_IDS = 64
 MAX_BATCH = 256
@@ -24,6 +28,13 @@ class Batch:
     prompts: tuple[np.ndarray, ...]
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
+    sampling: tuple[SamplingParams, ...] = ()  # one per prompt, or empty: all greedy
+    seeds: tuple[int | None, ...] = ()  # what each request's numbers are drawn with; None: it draws none
+
+    @property
+    def best_logprobs(self) -> int | None:
+        """The most logprobs that a request wants of one token besides the emitted one's; None: none wants any."""
+        return max((p.logprobs for p in self.sampling if p.logprobs is not None), default=None)
 
     @property
     def longest(self) -> int:
@@ -36,8 +47,12 @@ def check_requests(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     stop_token_ids: Sequence[int] | None,
+    sampling: Sequence[SamplingParams] = (),
 ) -> Batch:
-    """Raises ValueError with what was got and what is allowed; `stop_token_ids` None means the model's own."""
+    """Raises ValueError with what was got and what is allowed; `stop_token_ids` None means the model's own.
+
+    A sampled request without a seed gets a fresh one from the operating system.
+    """
     stops = config.eos_token_ids if stop_token_ids is None else tuple(stop_token_ids)
     if not 1 <= len(prompts) <= MAX_BATCH:
         raise ValueError(f"got {len(prompts)} prompts, wanted 1 to {MAX_BATCH}")
@@ -55,7 +70,15 @@ def check_requests(
                 f"prompt {index} has {len(prompt)} tokens and max_new_tokens is {max_new_tokens}: {total} in all,"
                 f" but the model's context is {config.max_position_embeddings}; shorten one of them"
             )
-    return Batch(prompts=arrays, max_new_tokens=max_new_tokens, stop_token_ids=stops)
+    for index, params in enumerate(sampling):
+        params.check(f"prompt {index}", config.vocab_size, stops, max_new_tokens)
+    return Batch(
+        prompts=arrays,
+        max_new_tokens=max_new_tokens,
+        stop_token_ids=stops,
+        sampling=tuple(sampling),
+        seeds=tuple(_seed(params) for params in sampling),
+    )
 
 
 def new_state(
@@ -65,10 +88,12 @@ def new_state(
     dtype: jnp.dtype,
     *,
     dense: bool = False,
+    width_seconds: Sequence[float] | None = None,
 ) -> LoopState:
     """Empty caches for a batch; without a drafter's configuration, for plain decoding only.
 
     Slots beyond the batch's own are empty: their limit is 0. `dense` keeps every position in the draft cache.
+    `width_seconds` are the costs by which cycles choose their width.
     """
     block = drafter.block_size if drafter else 1
     slots = round_up(len(batch.prompts))
@@ -79,6 +104,7 @@ def new_state(
     stops[:, : len(batch.stop_token_ids)] = batch.stop_token_ids
     limit = np.zeros(slots, np.int32)
     limit[: len(batch.prompts)] = batch.max_new_tokens
+    best = batch.best_logprobs
 
     def zeros(*shape, dtype=jnp.int32):
         return jnp.zeros((slots, *shape), dtype)
@@ -96,9 +122,19 @@ def new_state(
         stopped=zeros(dtype=jnp.bool_),
         cycles=zeros(),
         accepted=zeros(tokens),
+        target_rows=zeros(),
+        sampling=Sampling.of(batch.sampling, batch.seeds, batch.prompts, slots, target.vocab_size),
+        logprobs=None if best is None else LogprobBuffer.zeros(slots, tokens, min(round_up(best), target.vocab_size)),
+        width_seconds=None if width_seconds is None else jnp.asarray(width_seconds, jnp.float32),
     )
     # Placed like loaded weights: an array without a fixed device would compile the first step of each kind twice.
     return jax.device_put(state, jax.devices()[0])
+
+
+def _seed(params: SamplingParams) -> int | None:
+    if not params.sampled:
+        return None
+    return secrets.randbits(64) if params.seed is None else params.seed
 
 
 def _check_ids(what: str, ids: Sequence[int], vocab_size: int) -> np.ndarray:

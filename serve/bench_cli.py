@@ -1,6 +1,7 @@
 """`dspine bench`: acceptance by part of the drafter, and speed against plain decoding in the same run."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from dspine_jax import Pair, load
 from dspine_jax.config import ConfigError
 from dspine_jax.errors import WeightsError
@@ -16,9 +19,11 @@ from dspine_jax.generate import generate_plain
 from dspine_jax.training.corpus import source_files, standard_library
 from dspine_jax.training.recipe import BUNDLED, read_recipe
 from dspine_jax.versions import versions
+from serve import bench_sampling
 from serve.bench import Acceptance, Speed, measure_acceptance, measure_speed, prompt_hash
 from serve.prompt import read_prompt
 from serve.report import device
+from serve.sampling_options import METHODS, width
 from serve.text import TextError, TextModel
 
 
@@ -36,6 +41,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-new-tokens", type=int, default=128, help="per prompt (%(default)s)")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="batch sizes to time (%(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each batch size (%(default)s)")
+    sampled = parser.add_argument_group("acceptance of sampled requests, instead of the above")
+    sampled.add_argument("--temperatures", type=float, nargs="+", metavar="T", help="one column each; 0 is greedy")
+    sampled.add_argument("--widths", type=width, nargs="+", metavar="ROWS", help="verified rows or auto (all)")
+    sampled.add_argument("--verification", nargs="+", choices=METHODS, default=METHODS, help="default: both")
+    sampled.add_argument("--samples", type=int, default=4, help="seeds of each prompt (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     return parser
 
@@ -44,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs `dspine bench`; 1 when the output is not plain decoding's in float32, or nothing can be measured."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
-    for name in ("prompt_tokens", "max_new_tokens", "repeats"):
+    for name in ("prompt_tokens", "max_new_tokens", "repeats", "samples"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     try:
@@ -57,6 +67,10 @@ def main(argv: Sequence[str]) -> int:
     if any(not 1 <= batch <= len(prompts) for batch in arguments.batches):
         parser.error(f"--batches: wanted 1 to {len(prompts)}, the number of prompts, got {arguments.batches}")
 
+    if arguments.temperatures:
+        return _sampled(parser, pair, prompts, arguments)
+    if arguments.widths:
+        parser.error("--widths belong to --temperatures")
     size = {"max_new_tokens": arguments.max_new_tokens}
     acceptance = measure_acceptance(pair, prompts, generate_plain(pair, prompts, **size), **size)
     speeds = [
@@ -70,6 +84,37 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(_report(acceptance, speeds, facts)))
     exact = str(pair.dtype) == "float32"
     return 1 if exact and not all(row.same_tokens for row in acceptance) else 0
+
+
+def _sampled(
+    parser: argparse.ArgumentParser, pair: Pair, prompts: Sequence[Sequence[int]], arguments: argparse.Namespace
+) -> int:
+    widths = arguments.widths or [pair.drafter_config.block_size]
+    try:
+        bench_sampling.check(pair, widths, arguments.temperatures)
+    except ValueError as error:
+        parser.error(str(error))
+    with jax.default_matmul_precision("highest") if str(pair.dtype) == "float32" else contextlib.nullcontext():
+        rows = bench_sampling.measure_sampled(
+            pair,
+            prompts,
+            temperatures=arguments.temperatures,
+            widths=widths,
+            methods=arguments.verification,
+            samples=arguments.samples,
+            max_new_tokens=arguments.max_new_tokens,
+        )
+    facts = _conditions(pair, prompts, arguments) | {"temperature": arguments.temperatures}
+    if arguments.json:
+        print(json.dumps(facts | {"samples": arguments.samples, "acceptance": bench_sampling.as_json(rows)}))
+        return 0
+    print(
+        f"Tokens per cycle; {facts['prompts']} prompts of {facts['prompt_tokens']} tokens ({facts['prompt_hash']}),"
+        f" {arguments.samples} samples each, {facts['max_new_tokens']} new tokens, {facts['dtype']} on"
+        f" {facts['device']}\n"
+    )
+    print("\n".join(bench_sampling.table(rows)))
+    return 0
 
 
 def _prompts(text: TextModel, arguments: argparse.Namespace) -> list[list[int]]:

@@ -3,11 +3,15 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
 from dspine_jax.generate import FinishReason, Stats, Stream
 from dspine_jax.pair import Pair
+from dspine_jax.sampling import SamplingParams
+from dspine_jax.sampling.logprobs import Logprobs
+from dspine_jax.sampling.width import Method, WidthCosts
 from serve.stop_strings import StopStrings
 from serve.text import Detokenizer, TextModel
 
@@ -20,6 +24,10 @@ class Request:
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
     stop_strings: tuple[str, ...] = ()
+    sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams)
+    verification: Method = "token"
+    verify_width: int | Literal["auto"] | None = None
+    width_costs: WidthCosts | None = None
 
     def stream(self, pair: Pair, *, speculative: bool) -> Stream:
         """The engine's side of the request, its prompt already on the way."""
@@ -29,6 +37,10 @@ class Request:
             max_new_tokens=self.max_new_tokens,
             stop_token_ids=self.stop_token_ids,
             speculative=speculative,
+            sampling=self.sampling,
+            verification=self.verification if speculative else "token",
+            verify_width=self.verify_width if speculative else None,
+            width_costs=self.width_costs if speculative else None,
         )
 
 
@@ -55,6 +67,8 @@ class Completion:
     finish_reason: FinishReason
     stats: Stats
     timing: Timing
+    seed: int | None = None  # of a sampled request
+    logprobs: Logprobs | None = None  # of `token_ids`, where asked for
 
 
 class CompletionText:
@@ -118,12 +132,15 @@ def complete(
     if rest := output.finish():
         show(rest)
     result = stream.result()
+    logprobs = result.logprobs[0]
     return Completion(
         text=output.text,
         token_ids=output.token_ids,
         finish_reason="stop" if output.stopped else result.finish_reason[0],
         stats=result.stats,
         timing=Timing(seconds[0], sum(seconds[1:]), len(output.token_ids) - 1),
+        seed=result.seeds[0],
+        logprobs=logprobs if logprobs is None else logprobs.first(len(output.token_ids)),
     )
 
 

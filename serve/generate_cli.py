@@ -1,7 +1,8 @@
-"""`dspine generate`: one prompt continued as text, greedily, on the screen as it is accepted."""
+"""`dspine generate`: one prompt continued as text, on the screen as it is accepted."""
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import sys
@@ -15,18 +16,22 @@ import jax.numpy as jnp
 from dspine_jax import DraftOptions, Pair, load, load_hf
 from dspine_jax.config import ConfigError
 from dspine_jax.errors import WeightsError
+from dspine_jax.measure import measure_widths
 from dspine_jax.request import check_requests
+from dspine_jax.sampling import SamplingParams
+from dspine_jax.sampling.width import check_width
 from dspine_jax.versions import versions
 from serve import report
 from serve.comparison import first_difference
 from serve.completion import Request, complete, warm_up
 from serve.prompt import read_prompt
+from serve.sampling_options import add_sampling, add_verification, params_of
 from serve.text import TextError, TextModel
 
 DTYPES = ("bfloat16", "float32")
 
 DESCRIPTION = """\
-Continue a prompt greedily by speculative decoding. The text goes to standard output as it is accepted,
+Continue a prompt by speculative decoding, greedily or sampled. The text goes to standard output as it is accepted,
 everything else to standard error. The prompt is continued as it stands: no chat template is applied.
 """
 
@@ -65,7 +70,9 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--ignore-eos", action="store_true", help="do not end at the model's end-of-text tokens")
     run.add_argument("--dtype", choices=DTYPES, help="of weights and caches (default: the converted folder's own)")
 
-    draft = parser.add_argument_group("drafting (changes the speed, never the text)")
+    add_sampling(parser)
+
+    draft = parser.add_argument_group("drafting (changes the speed, never the text, nor the law of a sampled one)")
     defaults = DraftOptions()
     draft.add_argument(
         "--retrieval",
@@ -83,6 +90,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--no-bridge", action="store_true", help="no messages between rows, for comparison; needs --tail off"
     )
 
+    add_verification(draft)
+
     output = parser.add_argument_group("output")
     output.add_argument("--no-stream", action="store_true", help="print the text once it is complete")
     output.add_argument(
@@ -96,6 +105,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="decode plainly as well; tell whether both gave the same tokens",
     )
     output.add_argument("--json", action="store_true", help="one JSON object instead of the text")
+    output.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="with --json: the target's log-probability of each token and of the N best, before any filter",
+    )
     return parser
 
 
@@ -106,12 +121,14 @@ def main(argv: Sequence[str]) -> int:
     folder, argument = _places(parser, arguments)
     try:
         options = DraftOptions(retrieval=arguments.retrieval, tail=arguments.tail, bridge=not arguments.no_bridge)
+        sampling = params_of(arguments, logprobs=arguments.logprobs)
     except ValueError as error:
         parser.error(str(error))
+    _check_together(parser, arguments, sampling)
     try:
         prompt = read_prompt(argument, arguments.prompt_file)
         pair, text = _open(folder, arguments, options)
-        request = _request(pair, text, prompt, arguments)
+        request = _request(pair, text, prompt, sampling, arguments)
     except (TextError, ConfigError, WeightsError) as error:
         print(f"dspine generate: error: {error}", file=sys.stderr)
         return 1
@@ -130,6 +147,21 @@ def main(argv: Sequence[str]) -> int:
 def is_exact(pair: Pair) -> bool:
     """Whether a difference from plain decoding is a fault, and not a near tie that fell the other way."""
     return pair.dtype == jnp.float32
+
+
+def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespace, sampling: SamplingParams) -> None:
+    if sampling.sampled and arguments.compare_plain:
+        parser.error(
+            "--compare-plain compares tokens, which are equal only at temperature 0: sampled tokens of both ways have"
+            " one law but are other draws"
+        )
+    if arguments.logprobs is not None and not arguments.json:
+        parser.error("--logprobs are part of the JSON object: add --json")
+    if arguments.plain and (arguments.verify_width is not None or arguments.verification != "token"):
+        parser.error("--plain verifies nothing: leave --verification and --verify-width out")
+    needs_law = sampling.sampled or sampling.processed or arguments.verify_width == "auto"
+    if arguments.tail == "table" and needs_law and not arguments.plain:
+        parser.error("--tail table knows no probabilities; sampling, penalties and --verify-width auto need them")
 
 
 def _places(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[Path | None, str | None]:
@@ -165,7 +197,9 @@ def _open(folder: Path | None, arguments: argparse.Namespace, options: DraftOpti
     return pair, TextModel.read(tokens)
 
 
-def _request(pair: Pair, text: TextModel, prompt: str, arguments: argparse.Namespace) -> Request:
+def _request(
+    pair: Pair, text: TextModel, prompt: str, sampling: SamplingParams, arguments: argparse.Namespace
+) -> Request:
     config = pair.target_config
     size = text.tokenizer.get_vocab_size()
     if size > config.vocab_size:
@@ -176,14 +210,32 @@ def _request(pair: Pair, text: TextModel, prompt: str, arguments: argparse.Names
     stops = () if arguments.ignore_eos else tuple(dict.fromkeys(config.eos_token_ids + text.eos_token_ids))
     ids = text.encode(prompt)
     try:
-        check_requests(config, [ids], arguments.max_new_tokens, stops)
+        check_requests(config, [ids], arguments.max_new_tokens, stops, [sampling])
+        if isinstance(arguments.verify_width, int):
+            check_width(arguments.verify_width, pair.drafter_config.block_size)
     except ValueError as error:
         raise TextError(str(error)) from None
-    return Request(ids, arguments.max_new_tokens, stops, tuple(arguments.stop))
+    return Request(
+        ids,
+        arguments.max_new_tokens,
+        stops,
+        tuple(arguments.stop),
+        sampling,
+        arguments.verification,
+        arguments.verify_width,
+    )
 
 
 def _run(pair: Pair, text: TextModel, request: Request, arguments: argparse.Namespace) -> report.Result:
     speculative, compare = not arguments.plain, arguments.compare_plain
+    if arguments.verify_width == "auto":
+        costs = measure_widths(
+            pair,
+            context=len(request.prompt) + request.max_new_tokens,
+            temperature=request.sampling.temperature,
+            verification=arguments.verification,
+        )
+        request = dataclasses.replace(request, width_costs=costs)
     if arguments.stats:
         print("warming up: every program is compiled before anything is measured", file=sys.stderr)
         for mode in [speculative] + [False] * compare:

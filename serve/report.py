@@ -10,6 +10,7 @@ import numpy as np
 
 from dspine_jax.generate import Stats
 from dspine_jax.pair import Pair
+from dspine_jax.sampling.logprobs import Logprobs
 from serve.comparison import Difference
 from serve.completion import Completion, Timing
 
@@ -35,6 +36,8 @@ def statistics(result: Result, pair: Pair) -> Iterator[str]:
         f"tokens: {len(main.token_ids)} new after a prompt of {result.prompt_tokens}, "
         f"finish reason {main.finish_reason}"
     )
+    if main.seed is not None:
+        yield f"sampled with --seed {main.seed}"
     if result.speculative:
         yield from acceptance(main.stats)
     yield _speed("speculative" if result.speculative else "plain", main.timing)
@@ -57,7 +60,7 @@ def acceptance(stats: Stats) -> Iterator[str]:
         return
     yield (
         f"acceptance length: {stats.acceptance_length:.2f} tokens per cycle over {cycles} cycles"
-        " (1.00: no proposal accepted)"
+        f" (1.00: no proposal accepted), {stats.rows_per_cycle:.4g} rows each"
     )
     histogram = stats.histogram
     yield f"cycles by accepted proposals, 0 to {stats.block_size - 1}:"
@@ -86,6 +89,8 @@ def as_json(result: Result, pair: Pair, model: dict[str, str], versions: dict[st
         "text": main.text,
         "token_ids": main.token_ids,
         "finish_reason": main.finish_reason,
+        "seed": main.seed,
+        "logprobs": _logprobs(main.logprobs),
         "prompt_tokens": result.prompt_tokens,
         "mode": "speculative" if result.speculative else "plain",
         "stats": _stats(main.stats) if result.speculative else None,
@@ -121,7 +126,17 @@ def _stats(stats: Stats) -> dict[str, Any]:
         "acceptance_length": None if math.isnan(length) else length,
         "accepted_histogram": np.asarray(stats.histogram).tolist(),
         "block_size": stats.block_size,
+        "target_rows": sum(stats.target_rows),
+        "width_costs": None if stats.width_costs is None else dataclasses.asdict(stats.width_costs),
     }
+
+
+def _logprobs(found: Logprobs | None) -> list[dict[str, Any]] | None:
+    """One object per token; the best tokens as pairs of id and logprob."""
+    if found is None:
+        return None
+    best = [list(zip(i, t, strict=True)) for i, t in zip(found.top_ids.tolist(), found.top.tolist(), strict=True)]
+    return [{"logprob": own, "top": top} for own, top in zip(found.tokens.tolist(), best, strict=True)]
 
 
 def _timing(timing: Timing, *, warmed_up: bool) -> dict[str, Any]:

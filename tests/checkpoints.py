@@ -31,9 +31,7 @@ _NAMES = {
 }
 
 
-def target_tensors(
-    config: TargetConfig = TARGET, seed: int = 1, prefix: str = "model.language_model."
-) -> Tensors:
+def target_tensors(config: TargetConfig = TARGET, seed: int = 1, prefix: str = "model.language_model.") -> Tensors:
     """A target's weights under the names and in the shapes of a Hugging Face export."""
     return {
         (name if name == "lm_head.weight" else prefix + name): (
@@ -47,9 +45,7 @@ def drafter_tensors(config: DrafterConfig = DRAFTER, seed: int = 2) -> Tensors:
     return {name: np.asarray(value) for name, value in random_drafter(config, seed).items()}
 
 
-def write_safetensors(
-    path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
-) -> None:
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
     """One file by the library's own writer, from raw bytes, so that every dtype can be written."""
     kept = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     specs = {
@@ -80,9 +76,7 @@ def write_folder(
     first = min(shards.values())
     weight_map = {name: shards.get(name, first) for name in tensors}
     for shard in set(weight_map.values()):
-        write_safetensors(
-            folder / shard, {name: tensors[name] for name in tensors if weight_map[name] == shard}
-        )
+        write_safetensors(folder / shard, {name: tensors[name] for name in tensors if weight_map[name] == shard})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return folder
 
@@ -142,9 +136,7 @@ def flat_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     return left.keys() == right.keys() and all(same_bits(left[name], right[name]) for name in left)
 
 
-def expected_flat(
-    config: TargetConfig | DrafterConfig, seed: int, dtype: str | None = None
-) -> dict[str, Any]:
+def expected_flat(config: TargetConfig | DrafterConfig, seed: int, dtype: str | None = None) -> dict[str, Any]:
     """What a reader must return for the weights above, cast by jax where a dtype is given."""
     flat = random_target(config, seed) if isinstance(config, TargetConfig) else random_drafter(config, seed)
     if dtype is None:
@@ -159,9 +151,7 @@ def _stays(name: str) -> bool:
     return name.endswith(("A_log", "dt_bias", "linear_attn.norm.weight"))
 
 
-def python(
-    code: str, *arguments: str | Path, devices: int = 1, check: bool = True
-) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: str | Path, devices: int = 1, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process with this many simulated CPU devices."""
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",

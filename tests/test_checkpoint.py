@@ -65,9 +65,7 @@ def test_saved_on_any_number_of_devices_restored_on_any(converted, tmp_path):
 def test_a_moved_folder_restores(copy):
     target_config, drafter_config, target_flat, drafter_flat = restore(copy)
     assert (target_config, drafter_config) == (TARGET, DRAFTER)
-    assert flat_equal(target_flat, expected_flat(TARGET, 1)) and flat_equal(
-        drafter_flat, expected_flat(DRAFTER, 2)
-    )
+    assert flat_equal(target_flat, expected_flat(TARGET, 1)) and flat_equal(drafter_flat, expected_flat(DRAFTER, 2))
 
 
 def test_a_relative_path_restores(copy, monkeypatch):

@@ -120,9 +120,7 @@ class TestPlaces:
     @pytest.mark.parametrize("section", ["dspine_config", "dflash_config", None])
     def test_own_fields_nested_or_at_the_top(self, section):
         own = OWN_FIELDS | {"block_size": 16, "num_target_layers": 64}
-        bare = with_changes(
-            DRAFTER, dict.fromkeys(("dspine_config", "block_size", "num_target_layers"), DELETE)
-        )
+        bare = with_changes(DRAFTER, dict.fromkeys(("dspine_config", "block_size", "num_target_layers"), DELETE))
         config = bare | (own if section is None else {section: own})
         assert DrafterConfig.from_hf(config) == DrafterConfig.from_hf(DRAFTER)
 
@@ -151,9 +149,7 @@ class TestPlaces:
 
 
 class TestRope:
-    @pytest.mark.parametrize(
-        ("nested", "flat"), [(5e5, None), (None, 5e5), (5e5, 5e5)], ids=["nested", "flat", "both"]
-    )
+    @pytest.mark.parametrize(("nested", "flat"), [(5e5, None), (None, 5e5), (5e5, 5e5)], ids=["nested", "flat", "both"])
     def test_theta_is_read_from_where_it_stands(self, nested, flat):
         rope = {"rope_type": "default"} | ({} if nested is None else {"rope_theta": nested})
         assert read(rope_parameters=rope, rope_theta=DELETE if flat is None else flat).rope_theta == 5e5

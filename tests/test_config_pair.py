@@ -23,18 +23,14 @@ def test_the_released_pair_fits():
     check_pair(TARGET_CONFIG, DRAFTER_CONFIG, block_size=16)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("hidden_size", 4096), ("vocab_size", 248400), ("num_target_layers", 65)]
-)
+@pytest.mark.parametrize(("field", "value"), [("hidden_size", 4096), ("vocab_size", 248400), ("num_target_layers", 65)])
 def test_one_disagreement(field, value):
     (fault,) = faults_of(drafter=dataclasses.replace(DRAFTER_CONFIG, **{field: value}))
     assert fault.startswith(field) and str(value) in fault
 
 
 def test_taps_lie_below_the_targets_last_layer():
-    target = dataclasses.replace(
-        TARGET_CONFIG, num_hidden_layers=62, layer_types=TARGET_CONFIG.layer_types[:62]
-    )
+    target = dataclasses.replace(TARGET_CONFIG, num_hidden_layers=62, layer_types=TARGET_CONFIG.layer_types[:62])
     layers, taps = faults_of(target)
     assert layers.startswith("num_target_layers") and "62" in layers and "64" in layers
     assert taps.startswith("target_layer_ids") and "[61]" in taps and "last layer 61" in taps

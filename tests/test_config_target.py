@@ -119,9 +119,7 @@ def test_a_multi_token_prediction_block_is_no_decoder_layer():
 
 
 class TestRope:
-    @pytest.mark.parametrize(
-        ("nested", "flat"), [(5e5, None), (None, 5e5), (5e5, 5e5)], ids=["nested", "flat", "both"]
-    )
+    @pytest.mark.parametrize(("nested", "flat"), [(5e5, None), (None, 5e5), (5e5, 5e5)], ids=["nested", "flat", "both"])
     def test_theta_is_read_from_where_it_stands(self, nested, flat):
         changes = {
             "rope_parameters.rope_theta": DELETE if nested is None else nested,

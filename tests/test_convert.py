@@ -34,9 +34,7 @@ def convert(target: Path, draft: Path, out: Path, *more: str) -> int:
 def weight_files(out: Path) -> dict[str, bytes]:
     """Contents of all weight files; Orbax's notes on time and place are no weights."""
     notes = {"_CHECKPOINT_METADATA", "commit_success.txt"}
-    files = [
-        path for path in sorted((out / "weights").rglob("*")) if path.is_file() and path.name not in notes
-    ]
+    files = [path for path in sorted((out / "weights").rglob("*")) if path.is_file() and path.name not in notes]
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
 
 
@@ -80,11 +78,7 @@ def test_converting_twice_gives_the_same_bytes(tmp_path, monkeypatch):
     first, second = weight_files(tmp_path / "first"), weight_files(tmp_path / "second")
     assert first == second
     assert (tmp_path / "first/manifest.json").read_bytes() == (tmp_path / "second/manifest.json").read_bytes()
-    cut = {
-        name: content
-        for name, content in first.items()
-        if "/lm_head.weight/" in name and ".zarray" not in name
-    }
+    cut = {name: content for name, content in first.items() if "/lm_head.weight/" in name and ".zarray" not in name}
     assert len(cut) > 1 and sum(map(len, cut.values())) == 97 * 37 * 2
     assert flat_equal(restore(tmp_path / "first")[2], expected_flat(prime, 1))
 
@@ -106,9 +100,7 @@ def test_the_manifest_tells_the_sources(tmp_path):
         "tensor": "model.language_model.layers.0.linear_attn.conv1d.weight",
         "transform": "squeeze_conv",
     }
-    assert manifest["files"] == {
-        name: len(content) for name, content in weight_files(tmp_path / "out").items()
-    }
+    assert manifest["files"] == {name: len(content) for name, content in weight_files(tmp_path / "out").items()}
 
 
 def test_dtype_option_reaches_the_leaves(tmp_path):
@@ -128,9 +120,7 @@ def test_map_option(tmp_path, capsys):
     target, _ = write_pair(tmp_path)
     assert convert(target, draft, tmp_path / "out") == 1
     assert "injection.receiver_gate.weight" in capsys.readouterr().err
-    assert (
-        convert(target, draft, tmp_path / "out", "--map", "drafter:injection.receiver_gate.weight=odd") == 0
-    )
+    assert convert(target, draft, tmp_path / "out", "--map", "drafter:injection.receiver_gate.weight=odd") == 0
     assert flat_equal(restore(tmp_path / "out")[3], expected_flat(DRAFTER, 2))
 
 

@@ -61,9 +61,7 @@ def test_a_killed_conversion_is_incomplete_and_can_be_repeated(tmp_path, where):
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_an_error_in_the_middle_removes_what_was_written(
-    tmp_path, capsys, monkeypatch, error, status, message
-):
+def test_an_error_in_the_middle_removes_what_was_written(tmp_path, capsys, monkeypatch, error, status, message):
     target, draft = write_pair(tmp_path)
     read, calls = conversion.read_entry, []
 

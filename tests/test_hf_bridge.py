@@ -18,10 +18,7 @@ PARAMETERS = abstract_drafter(CONFIG, jnp.dtype("bfloat16"))
 
 def listing(renamed: dict[str, str]) -> dict[str, TensorInfo]:
     """The drafter's own names and shapes, with some tensors renamed."""
-    return {
-        renamed.get(name, name): TensorInfo(dtype="BF16", shape=leaf.shape)
-        for name, leaf in PARAMETERS.items()
-    }
+    return {renamed.get(name, name): TensorInfo(dtype="BF16", shape=leaf.shape) for name, leaf in PARAMETERS.items()}
 
 
 def plan(renamed: dict[str, str], *maps: str) -> Plan:
@@ -74,10 +71,7 @@ def test_the_three_projections_of_one_shape_are_never_guessed():
 def test_one_unnamed_projection_is_not_guessed_either():
     made = plan({"injection.message.weight": "spine.r.weight"})
     assert len(made.faults) == 2
-    assert (
-        "spine.r.weight BF16 [10, 6] would fit: choose with --map injection.message.weight=NAME"
-        in made.faults[1]
-    )
+    assert "spine.r.weight BF16 [10, 6] would fit: choose with --map injection.message.weight=NAME" in made.faults[1]
 
 
 def test_map_settles_them():
@@ -118,10 +112,7 @@ def test_a_known_word_with_a_wrong_shape_is_reported_with_both_shapes():
     tensors = listing({"injection.codebook.weight": "bridge.codebook"})
     tensors["bridge.codebook"] = TensorInfo(dtype="BF16", shape=(97, 6))
     (fault,) = resolve(DRAFTER, PARAMETERS, tensors).faults
-    assert (
-        "injection.codebook.weight: tensor bridge.codebook has shape [97, 6], the config wants [96, 6]"
-        in fault
-    )
+    assert "injection.codebook.weight: tensor bridge.codebook has shape [97, 6], the config wants [96, 6]" in fault
 
 
 def test_shapes_that_coincide_are_not_unique():
@@ -170,9 +161,7 @@ def test_map_entries_reach_their_model():
 
 
 def test_map_faults_are_in_the_report():
-    made = plan(
-        {}, "fc.weight=nowhere", "norm.weight=hidden_norm.weight", "hidden_norm.weight=hidden_norm.weight"
-    )
+    made = plan({}, "fc.weight=nowhere", "norm.weight=hidden_norm.weight", "hidden_norm.weight=hidden_norm.weight")
     text = "\n".join(made.faults)
     assert "--map fc.weight=nowhere: the checkpoint has no such tensor" in text
     assert "--map hidden_norm.weight=hidden_norm.weight: that tensor is mapped to norm.weight already" in text

@@ -69,8 +69,7 @@ def test_bfloat16_files_widen_exactly(tmp_path):
     for flat, config, seed in ((target_flat, TARGET, 1), (drafter_flat, DRAFTER, 2)):
         assert {str(value.dtype) for value in flat.values()} == {"float32"}
         assert all(
-            same_bits(flat[name], value.astype("float32"))
-            for name, value in expected_flat(config, seed).items()
+            same_bits(flat[name], value.astype("float32")) for name, value in expected_flat(config, seed).items()
         )
 
 
@@ -104,9 +103,7 @@ def block_scaled_target(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
         if "_proj" not in name:
             continue
         shape = tensors[name].shape
-        stored = rng.integers(0, 0x7F, shape).astype(np.uint8) | (rng.integers(0, 2, shape) << 7).astype(
-            np.uint8
-        )
+        stored = rng.integers(0, 0x7F, shape).astype(np.uint8) | (rng.integers(0, 2, shape) << 7).astype(np.uint8)
         scale = rng.uniform(1e-3, 1e-2, (-(-shape[0] // rows), -(-shape[1] // columns))).astype(np.float32)
         tensors[name] = stored.view(ml_dtypes.float8_e4m3fn)
         tensors[f"{name}_scale_inv"] = scale
@@ -134,9 +131,7 @@ def test_block_scaled_weights_mean_value_times_scale(tmp_path, monkeypatch, bloc
 def test_each_missing_scale_is_named(tmp_path):
     target, _ = block_scaled_target(tmp_path / "t")
     draft = write_folder(tmp_path / "d", DRAFTER.to_hf(), drafter_tensors())
-    gone = [
-        f"model.language_model.layers.{name}_proj.weight_scale_inv" for name in ("0.mlp.up", "3.self_attn.v")
-    ]
+    gone = [f"model.language_model.layers.{name}_proj.weight_scale_inv" for name in ("0.mlp.up", "3.self_attn.v")]
     kept = {name: value for name, value in _stored(target).items() if name not in gone}
     write_safetensors(target / "model.safetensors", kept)
     with pytest.raises(WeightsError, match="2 faults") as error:
@@ -175,18 +170,14 @@ def test_a_quantised_drafter_config_is_refused(tmp_path):
 def test_faults_of_both_checkpoints_are_in_one_report(tmp_path):
     target = write_folder(tmp_path / "t", TARGET.to_hf(), {"a": np.ones(1, np.float32)} | target_tensors())
     draft = write_folder(tmp_path / "d", DRAFTER.to_hf(), {"b": np.ones(1, np.float32)} | drafter_tensors())
-    with pytest.raises(
-        WeightsError, match=r"(?s)target checkpoint .*unknown tensor a .*drafter checkpoint .* b "
-    ):
+    with pytest.raises(WeightsError, match=r"(?s)target checkpoint .*unknown tensor a .*drafter checkpoint .* b "):
         read_pair_hf(target=target, draft=draft)
 
 
 def test_a_bad_index_entry_of_an_ignored_family_is_a_warning(tmp_path):
     draft = write_folder(tmp_path / "d", DRAFTER.to_hf(), drafter_tensors())
     tensors = target_tensors()
-    target = write_folder(
-        tmp_path / "t", TARGET.to_hf(), tensors, shards=dict.fromkeys(tensors, "m-1.safetensors")
-    )
+    target = write_folder(tmp_path / "t", TARGET.to_hf(), tensors, shards=dict.fromkeys(tensors, "m-1.safetensors"))
     index = target / "model.safetensors.index.json"
     weight_map = json.loads(index.read_text())["weight_map"] | {"mtp.fc.weight": "m-1.safetensors"}
     index.write_text(json.dumps({"weight_map": weight_map}))

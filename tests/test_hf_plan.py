@@ -46,10 +46,7 @@ def test_all_faults_stand_in_one_report():
     assert text.startswith("target checkpoint here: 5 faults")
     assert "unknown tensor model.layers.0.mlp.gate_proj.bias BF16 [56]" in text
     assert "missing: nothing fills norm.weight [40]" in text
-    assert (
-        "embed_tokens.weight: tensor model.embed_tokens.weight has shape [96, 80], the config wants [96, 40]"
-        in text
-    )
+    assert "embed_tokens.weight: tensor model.embed_tokens.weight has shape [96, 80], the config wants [96, 40]" in text
     assert "layers.1.mlp.up_proj.weight is filled twice" in text
     assert "model.layers.2.input_layernorm.weight is I8" in text
 

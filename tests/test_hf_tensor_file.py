@@ -77,9 +77,7 @@ def test_metadata_may_be_absent_null_or_empty(tmp_path, metadata):
 
 
 def test_a_long_padded_header_is_accepted(tmp_path):
-    path = raw_file(
-        tmp_path / "a.safetensors", {"x": entry()}, np.array([1, 2], "<f4").tobytes(), padding=100_000
-    )
+    path = raw_file(tmp_path / "a.safetensors", {"x": entry()}, np.array([1, 2], "<f4").tobytes(), padding=100_000)
     np.testing.assert_array_equal(TensorFile(path).read("x"), [1, 2])
 
 

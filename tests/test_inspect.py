@@ -41,9 +41,7 @@ def test_json_and_dtype(target, capsys):
 def test_a_drafter_with_faults_and_its_repair_by_map(tmp_path, capsys):
     tensors = drafter_tensors()
     tensors["odd.weight"] = tensors.pop("injection.message.weight")
-    folder = str(
-        write_folder(tmp_path / "d", DRAFTER.to_hf(), tensors | {"lm_head.weight": np.zeros(1, np.float32)})
-    )
+    folder = str(write_folder(tmp_path / "d", DRAFTER.to_hf(), tensors | {"lm_head.weight": np.zeros(1, np.float32)}))
     assert inspection.main([folder]) == 1
     shown = capsys.readouterr().out
     assert "  FAULT: unknown tensor odd.weight BF16 [10, 6]" in shown

@@ -66,21 +66,40 @@ class Proposer:
 
     def propose(self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache) -> Int[Array, "B T-1"]:
         """Greedy proposals for the positions after the anchor's."""
-        states = self.drafter(anchor, position, cache, self.borrowed.embedding, bridged=self.options.bridge)
-        candidates = self.candidates(states.hidden)
+        states = self._states(anchor, position, cache)
+        candidates, _ = self.candidates(states.hidden)
         if self.options.tail == "off":
             return candidates[..., 0]
         return greedy_chain(self.scores(states, anchor, candidates), candidates)
 
-    def candidates(self, hidden: Float[Array, "B T-1 H"]) -> Int[Array, "B T-1 k"]:
-        """The `head_topk` best tokens of each row, best first."""
+    def tables(
+        self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache
+    ) -> tuple[Float[Array, "B T-1 k k"], Int[Array, "B T-1 k"]]:
+        """Logits of each row's candidates given the row before, for draws, and the candidates.
+
+        Raises ValueError for tail "table", whose scores lack each row's normalisation and are no logits.
+        """
+        if self.options.tail == "table":
+            raise ValueError(
+                "tail 'table' knows only which proposal is best, not how likely each is: sampled requests,"
+                " penalties and masks, and verify_width='auto' need tail 'direct' (or 'off')"
+            )
+        states = self._states(anchor, position, cache)
+        candidates, scores = self.candidates(states.hidden)
+        if self.options.tail == "off":
+            table = jnp.broadcast_to(scores[:, :, None], (*scores.shape, scores.shape[-1]))
+            return table.astype(jnp.float32), candidates
+        return self.scores(states, anchor, candidates), candidates
+
+    def candidates(self, hidden: Float[Array, "B T-1 H"]) -> tuple[Int[Array, "B T-1 k"], Float[Array, "B T-1 k"]]:
+        """The `head_topk` best tokens of each row, best first, and their scores before the tail."""
         keep = self.drafter.config.head_topk
         head = self.borrowed.head
         if self.options.retrieval == "direct":
-            return retrieve_direct(hidden, head, keep=keep)[0]
+            return retrieve_direct(hidden, head, keep=keep)
         if self.borrowed.coarse_head is None:
             raise ValueError("retrieval 'fp8' needs a coarse head; build the pair with it")
-        return retrieve(hidden, head, self.borrowed.coarse_head, coarse=self.options.coarse, keep=keep)[0]
+        return retrieve(hidden, head, self.borrowed.coarse_head, coarse=self.options.coarse, keep=keep)
 
     def scores(
         self, states: DraftStates, anchor: Int[Array, " B"], candidates: Int[Array, "B T-1 k"]
@@ -91,3 +110,6 @@ class Proposer:
         if self.borrowed.tables is None:
             raise ValueError("tail 'table' needs tables; build the pair with them")
         return table_scores(self.drafter, self.borrowed.tables, states, anchor, candidates, self.borrowed.head)
+
+    def _states(self, anchor, position, cache) -> DraftStates:
+        return self.drafter(anchor, position, cache, self.borrowed.embedding, bridged=self.options.bridge)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Int
 
 from dspine_jax.loop import steps
 from dspine_jax.loop.state import LoopState
+from dspine_jax.sampling.width import WHOLE_BLOCK, Verification
 from dspine_jax.target import Target
 
 
@@ -40,10 +41,10 @@ def finish_prefill(plan: Plan, weights: Any, state: LoopState) -> LoopState:
     return steps.first_token(plan.bind(weights)[0], state)
 
 
-@partial(jax.jit, static_argnames="plan", donate_argnames="state")
-def run_cycle(plan: Plan, weights: Any, state: LoopState) -> LoopState:
+@partial(jax.jit, static_argnames=("plan", "verification"), donate_argnames="state")
+def run_cycle(plan: Plan, weights: Any, state: LoopState, verification: Verification = WHOLE_BLOCK) -> LoopState:
     """One speculative cycle."""
-    return _cycle(plan, weights, state)
+    return _cycle(plan, weights, verification, state)
 
 
 @partial(jax.jit, static_argnames="plan", donate_argnames="state")
@@ -52,10 +53,10 @@ def run_plain_step(plan: Plan, weights: Any, state: LoopState) -> LoopState:
     return _plain(plan, weights, state)
 
 
-@partial(jax.jit, static_argnames="plan", donate_argnames="state")
-def run(plan: Plan, weights: Any, state: LoopState) -> LoopState:
+@partial(jax.jit, static_argnames=("plan", "verification"), donate_argnames="state")
+def run(plan: Plan, weights: Any, state: LoopState, verification: Verification = WHOLE_BLOCK) -> LoopState:
     """Speculative cycles until every slot is done, without the host."""
-    return jax.lax.while_loop(_active, partial(_cycle, plan, weights), state)
+    return jax.lax.while_loop(_active, partial(_cycle, plan, weights, verification), state)
 
 
 @partial(jax.jit, static_argnames="plan", donate_argnames="state")
@@ -68,11 +69,11 @@ def _active(state):
     return jnp.any(~state.done)
 
 
-def _cycle(plan, weights, state):
+def _cycle(plan, weights, verification, state):
     target, drafting = plan.bind(weights)
     if drafting is None:
         raise ValueError("this plan has no drafter: use the plain step")
-    return steps.speculative_cycle(target, drafting, plan.taps, state)
+    return steps.speculative_cycle(target, drafting, plan.taps, state, verification)
 
 
 def _plain(plan, weights, state):

@@ -9,6 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dspine_jax.cache.draft_ring import DraftCache
 from dspine_jax.cache.target_cache import TargetCache
+from dspine_jax.sampling.logprobs import LogprobBuffer
+from dspine_jax.sampling.state import Sampling
 
 NO_TOKEN = -1  # pads stop lists; equal to no id
 
@@ -28,6 +30,10 @@ NO_TOKEN = -1  # pads stop lists; equal to no id
         "stopped",
         "cycles",
         "accepted",
+        "target_rows",
+        "sampling",
+        "logprobs",
+        "width_seconds",
     ],
     meta_fields=[],
 )
@@ -47,6 +53,10 @@ class LoopState:
     stopped: Bool[Array, " B"]  # the last emitted token is a stop id
     cycles: Int[Array, " B"]  # target passes after the prompt's
     accepted: Int[Array, "B capacity"]  # proposals that the target agreed with, per cycle
+    target_rows: Int[Array, " B"]  # rows of these passes
+    sampling: Sampling | None = None  # None: all greedy, and no logit is changed
+    logprobs: LogprobBuffer | None = None
+    width_seconds: Float[Array, " W"] | None = None  # cost of each width when cycles choose theirs
 
     @property
     def done(self) -> Bool[Array, " B"]:
@@ -78,12 +88,13 @@ class LoopState:
         )
         return state, taken
 
-    def record_cycle(self, accepted: Int[Array, " B"], active: Bool[Array, " B"]) -> "LoopState":
-        """Counts one target pass for the active slots."""
+    def record_cycle(self, accepted: Int[Array, " B"], active: Bool[Array, " B"], rows: int) -> "LoopState":
+        """Counts one target pass of `rows` rows for the active slots."""
         slot = jnp.arange(accepted.shape[0])
         column = jnp.where(active, self.cycles, self.accepted.shape[1])
         return dataclasses.replace(
             self,
             cycles=self.cycles + active.astype(self.cycles.dtype),
+            target_rows=self.target_rows + jnp.where(active, rows, 0).astype(self.target_rows.dtype),
             accepted=self.accepted.at[slot, column].set(accepted, mode="drop"),
         )
