@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, Unpack
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,7 +19,7 @@ from dspine_jax.loop.compiled import Plan
 from dspine_jax.loop.state import LoopState
 from dspine_jax.measure import measure_widths
 from dspine_jax.pair import Pair
-from dspine_jax.request import Batch, check_requests, new_state
+from dspine_jax.request import Batch, Prompt, check_requests, new_state
 from dspine_jax.sampling.logprobs import Logprobs
 from dspine_jax.sampling.params import SamplingFields, SamplingParams, per_request
 from dspine_jax.sampling.width import Method, Verification, WidthCosts, check_width
@@ -71,7 +72,7 @@ class Generation:
 
 def generate(
     pair: Pair,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     *,
     max_new_tokens: int,
     stop_token_ids: Sequence[int] | None = None,
@@ -103,7 +104,7 @@ def generate(
 
 def generate_plain(
     pair: Pair,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     *,
     max_new_tokens: int,
     stop_token_ids: Sequence[int] | None = None,
@@ -127,7 +128,7 @@ class Stream:
     def __init__(
         self,
         pair: Pair,
-        prompt: Sequence[int],
+        prompt: Prompt,
         *,
         max_new_tokens: int,
         stop_token_ids: Sequence[int] | None = None,
@@ -157,15 +158,17 @@ class Stream:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         while True:
-            # One transfer per cycle: the row of tokens, its length and whether it is complete.
-            emitted, done = int(self._state.emitted[0]), bool(self._state.done[0])
-            fresh = np.asarray(self._state.tokens[0])[self._sent : emitted]
-            self._sent = emitted
+            state = self._state
+            # One transfer per cycle.
+            host = jax.device_get((state.tokens, state.emitted, state.limit, state.stopped))
+            tokens, emitted, limit, stopped = (array[0] for array in host)
+            fresh = tokens[self._sent : emitted]
+            self._sent = int(emitted)
             if len(fresh):
                 yield fresh
-            if done:
+            if stopped or emitted >= limit:
                 return
-            self._state = self._step(state=self._state)
+            self._state = self._step(state=state)
 
     def result(self) -> Generation:
         """Tokens and statistics so far; the finish reason of an unfinished request reads "length"."""

@@ -17,6 +17,8 @@ from dspine_jax.sampling.logprobs import LogprobBuffer
 from dspine_jax.sampling.params import SamplingParams
 from dspine_jax.sampling.state import Sampling
 
+Prompt = Sequence[int] | np.ndarray  # token ids
+
 MAX_STOP_IDS = 64
 MAX_BATCH = 256
 
@@ -44,7 +46,7 @@ class Batch:
 
 def check_requests(
     config: TargetConfig,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     max_new_tokens: int,
     stop_token_ids: Sequence[int] | None,
     sampling: Sequence[SamplingParams] = (),
@@ -137,7 +139,7 @@ def _seed(params: SamplingParams) -> int | None:
     return secrets.randbits(64) if params.seed is None else params.seed
 
 
-def _check_ids(what: str, ids: Sequence[int], vocab_size: int) -> np.ndarray:
+def _check_ids(what: str, ids: Prompt, vocab_size: int) -> np.ndarray:
     array = np.asarray(ids)
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{what} must be a non-empty list of token ids, got shape {array.shape}, {array.dtype}")

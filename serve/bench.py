@@ -11,6 +11,7 @@ import numpy as np
 from dspine_jax.drafter.propose import DraftOptions
 from dspine_jax.generate import Generation, generate, generate_plain
 from dspine_jax.pair import Pair
+from dspine_jax.request import Prompt
 
 # What each part of the drafter is worth: the same weights with parts left out.
 ABLATIONS = {
@@ -41,7 +42,7 @@ class Speed:
 
 
 def measure_acceptance(
-    pair: Pair, prompts: Sequence[Sequence[int]], plain: Generation, *, max_new_tokens: int
+    pair: Pair, prompts: Sequence[Prompt], plain: Generation, *, max_new_tokens: int
 ) -> list[Acceptance]:
     """Every ablation on all prompts at once, compared with the plain run."""
     rows = []
@@ -59,9 +60,7 @@ def measure_acceptance(
     return rows
 
 
-def measure_speed(
-    pair: Pair, prompts: Sequence[Sequence[int]], *, batch: int, max_new_tokens: int, repeats: int
-) -> Speed:
+def measure_speed(pair: Pair, prompts: Sequence[Prompt], *, batch: int, max_new_tokens: int, repeats: int) -> Speed:
     """Speculative and plain decoding in turn on the first `batch` prompts, after a warm-up of both."""
     chosen = prompts[:batch]
     rates: dict[Callable[..., Generation], list[float]] = {generate: [], generate_plain: []}
@@ -81,7 +80,7 @@ def measure_speed(
     )
 
 
-def prompt_hash(prompts: Sequence[Sequence[int]]) -> str:
+def prompt_hash(prompts: Sequence[Prompt]) -> str:
     """Names the exact set of prompts: two runs are comparable only if theirs are equal."""
     digest = hashlib.sha256()
     for prompt in prompts:

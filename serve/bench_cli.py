@@ -16,6 +16,7 @@ from dspine_jax import Pair, load
 from dspine_jax.config import ConfigError
 from dspine_jax.errors import WeightsError
 from dspine_jax.generate import generate_plain
+from dspine_jax.request import Prompt
 from dspine_jax.training.corpus import source_files, standard_library
 from dspine_jax.training.recipe import BUNDLED, read_recipe
 from dspine_jax.versions import versions
@@ -87,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _sampled(
-    parser: argparse.ArgumentParser, pair: Pair, prompts: Sequence[Sequence[int]], arguments: argparse.Namespace
+    parser: argparse.ArgumentParser, pair: Pair, prompts: Sequence[Prompt], arguments: argparse.Namespace
 ) -> int:
     widths = arguments.widths or [pair.drafter_config.block_size]
     try:
@@ -126,7 +127,7 @@ def _prompts(text: TextModel, arguments: argparse.Namespace) -> list[list[int]]:
     return prompts
 
 
-def _conditions(pair: Pair, prompts: Sequence[Sequence[int]], arguments: argparse.Namespace) -> dict[str, Any]:
+def _conditions(pair: Pair, prompts: Sequence[Prompt], arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": str(arguments.model),
         "temperature": 0,

@@ -9,6 +9,7 @@ from typing import Any
 from dspine_jax.generate import Stats, generate
 from dspine_jax.measure import measure_widths
 from dspine_jax.pair import Pair
+from dspine_jax.request import Prompt
 from dspine_jax.sampling import SamplingParams
 from dspine_jax.sampling.width import Method, check_width
 
@@ -27,7 +28,7 @@ class SampledAcceptance:
 
 def measure_sampled(
     pair: Pair,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     *,
     temperatures: Sequence[float],
     widths: Sequence[int | str],

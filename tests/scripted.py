@@ -106,6 +106,9 @@ class ScriptedDrafting:
         scripted = jnp.where(offset < right, follow, (follow + 1) % TARGET.vocab_size)
         return jnp.where(self.script.scripted[:, None], scripted, real)
 
+    def tables(self, anchor, position, cache):
+        raise ValueError("a script has proposals, but no law of them")
+
     def write_context(self, features, positions, valid, cache):
         return self.proposer.write_context(features, positions, valid, cache)
 

@@ -101,7 +101,7 @@ def test_proposals_do_not_depend_on_a_neighbours_limit():
 def test_two_conversations_in_turn():
     """Cycles of both alternate; the second turns, longer than the first, start from the first ones' answers."""
     pair, options = copying_pair(), {"max_new_tokens": 40, "stop_token_ids": []}
-    prompts = [prompt.tolist() for prompt in random_prompts(93, [90, 3])]
+    prompts = random_prompts(93, [90, 3])
     for _ in range(2):
         streams = [Stream(pair, prompt, **options) for prompt in prompts]
         for _ in itertools.zip_longest(*streams):

@@ -1,9 +1,5 @@
 """A bounded cache with least-recently-used eviction, and statistics about its use."""
 
-import threading
-import time
-from collections import OrderedDict
-
 
 class CacheError(Exception):
     """Raised when a cache is created with a size or an age that makes no sense."""

@@ -5,6 +5,7 @@ import functools
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dspine_jax.cache.draft_ring import DraftCache
