@@ -86,7 +86,7 @@ device-check: ## on a machine with a GPU: losslessness there, and what a cycle c
 
 .PHONY: test
 test: $(VENV)/.stamp $(PEERS)/.stamp ## run the whole test suite
-	@JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(TESTS)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TESTS)
 
 .PHONY: lint
 lint: $(VENV)/.stamp ## check style and formatting
