@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from pathlib import Path
 
-import pytest
 from tokenizers import Tokenizer
 
 from convert.cli import main as convert
@@ -42,16 +41,22 @@ def tiny_tokenizer(folder: Path) -> Tokenizer:
 
 
 @functools.cache
-def text_pair(factory: pytest.TempPathFactory) -> TextPair:
-    """The pair, written and converted once per session."""
-    root = factory.mktemp("text-pair")
-    target_config = tiny_target_config(vocab_size=VOCAB, eos_token_ids=(END,))
-    drafter_config = tiny_drafter_config(target_config)
-    tokenizer = tiny_tokenizer(root)
-    assert (
-        tokenizer.token_to_id(END_OF_TEXT) == END
-        and tokenizer.token_to_id(MASK) == drafter_config.mask_token_id
+def text_pair(session_folder: Path) -> TextPair:
+    """The pair, written and converted once per session; the folder is `tmp_path_factory.getbasetemp()`."""
+    root = session_folder / "text-pair"
+    root.mkdir()
+    # As few layers as there are kinds: these tests are about text, and every layer is compiled.
+    target_config = tiny_target_config(
+        vocab_size=VOCAB,
+        eos_token_ids=(END,),
+        num_hidden_layers=2,
+        layer_types=("linear_attention", "full_attention"),
     )
+    drafter_config = tiny_drafter_config(
+        target_config, num_hidden_layers=1, layer_types=("sliding_attention",), target_layer_ids=(0,)
+    )
+    tokenizer = tiny_tokenizer(root)
+    assert tokenizer.token_to_id(END_OF_TEXT) == END and tokenizer.token_to_id(MASK) == drafter_config.mask_token_id
     write_target(root / "target", target_config, random_target(target_config, 1))
     write_drafter(root / "draft", drafter_config, random_drafter(drafter_config, 2))
     tokenizer.save(str(root / "target" / "tokenizer.json"))

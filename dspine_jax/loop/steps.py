@@ -66,11 +66,11 @@ def read_prompt(
 
 
 def first_token(target: Target, state: LoopState) -> LoopState:
-    """Emits the token that follows the prompt."""
+    """Emits the token that follows the prompt, in slots that have emitted nothing yet."""
     logits = target.logits(state.last_hidden)[:, None]
     # The row that was read last is the prompt's last.
     choices = _plain_choices(state, logits, state.position - 1)
-    return _emit(state, logits, choices, jnp.ones_like(state.emitted))[0]
+    return _emit(state, logits, choices, (state.emitted == 0).astype(state.emitted.dtype))[0]
 
 
 def speculative_cycle(
