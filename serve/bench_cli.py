@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     sampled.add_argument("--temperatures", type=float, nargs="+", metavar="T", help="one column each; 0 is greedy")
     sampled.add_argument("--widths", type=width, nargs="+", metavar="ROWS", help="verified rows or auto (all)")
     sampled.add_argument("--verification", nargs="+", choices=METHODS, default=METHODS, help="default: both")
-    sampled.add_argument("--samples", type=int, default=4, help="seeds of each prompt (%(default)s)")
+    sampled.add_argument("--samples", type=int, default=1, help="seeds of each prompt (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     return parser
 
@@ -55,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
     """Runs `dspine bench`; 1 when the output is not plain decoding's in float32, or nothing can be measured."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
+    if arguments.widths and not arguments.temperatures:
+        parser.error("--widths belong to --temperatures")
     for name in ("prompt_tokens", "max_new_tokens", "repeats", "samples"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
@@ -65,13 +67,11 @@ def main(argv: Sequence[str]) -> int:
     except (ConfigError, WeightsError, TextError, OSError) as error:
         print(f"dspine bench: error: {error}", file=sys.stderr)
         return 1
+    if arguments.temperatures:
+        return _sampled(parser, pair, prompts, arguments)
     if any(not 1 <= batch <= len(prompts) for batch in arguments.batches):
         parser.error(f"--batches: wanted 1 to {len(prompts)}, the number of prompts, got {arguments.batches}")
 
-    if arguments.temperatures:
-        return _sampled(parser, pair, prompts, arguments)
-    if arguments.widths:
-        parser.error("--widths belong to --temperatures")
     size = {"max_new_tokens": arguments.max_new_tokens}
     acceptance = measure_acceptance(pair, prompts, generate_plain(pair, prompts, **size), **size)
     speeds = [

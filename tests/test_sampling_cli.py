@@ -44,8 +44,12 @@ def test_flags_are_the_fields():
     assert (params.bad_token_ids, params.allowed_token_ids) == ((1, 2), (3, 4, 5))
 
 
-def test_a_sampled_run_tells_its_seed_and_repeats(tmp_path_factory, capsys):
-    folder = str(text_pair(tmp_path_factory).converted)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    return str(text_pair(tmp_path_factory.getbasetemp()).converted)
+
+
+def test_a_sampled_run_tells_its_seed_and_repeats(folder, capsys):
     flags = ["--max-new-tokens", "8", "--ignore-eos", "--temperature", "1", "--json", "--logprobs", "2"]
     runs = []
     for seed in ([], ["--seed", "SEED"]):
@@ -61,20 +65,18 @@ def test_a_sampled_run_tells_its_seed_and_repeats(tmp_path_factory, capsys):
     assert first["stats"]["target_rows"] == 5 * first["stats"]["cycles"]
 
 
-def test_bench_measures_sampled_acceptance(tmp_path_factory, capsys):
-    folder = text_pair(tmp_path_factory).converted
-    files = []
-    for index in range(2):
-        files.append(tmp_path_factory.mktemp("prompts") / "prompt.py")
-        files[-1].write_text(PROMPT * (index + 1), encoding="utf-8")
+def test_bench_measures_sampled_acceptance(folder, tmp_path, capsys):
+    files = [tmp_path / f"{index}.py" for index in (1, 2)]
+    for index, file in enumerate(files):
+        file.write_text(PROMPT * (index + 1), encoding="utf-8")
     flags = "--prompt-tokens 8 --max-new-tokens 6 --temperatures 1 --widths 2 --verification token --samples 2 --json"
-    assert bench_cli.main([str(folder), *flags.split(), "--files", *map(str, files)]) == 0
+    assert bench_cli.main([folder, *flags.split(), "--files", *map(str, files)]) == 0
     found = json.loads(capsys.readouterr().out)
     (row,) = found["acceptance"]
     assert (row["verify_width"], row["verification"], row["rows_per_cycle"]) == (2, "token", 2)
     assert 1 <= row["acceptance_length"] <= 2 and 4 * 3 <= row["cycles"] <= 4 * 5
     with pytest.raises(SystemExit):
-        bench_cli.main([str(folder), "--widths", "4", "--files", *map(str, files), "--prompt-tokens", "8"])
+        bench_cli.main([folder, "--widths", "4", "--files", *map(str, files), "--prompt-tokens", "8"])
     assert "--widths belong to --temperatures" in capsys.readouterr().err
 
 
