@@ -13,7 +13,7 @@ from dspine_jax.training.recipe import BUNDLED, read_recipe
 from tests.tolerances import SAME_ACCEPTANCE
 
 ASSETS = Path(dspine_jax.__file__).parent / "assets" / "tiny-pair"
-NEW = 96
+NEW = 64
 
 
 @pytest.fixture(scope="module")

@@ -253,7 +253,7 @@ def test_an_interrupt_ends_the_command_with_130(folders, monkeypatch, capsys):
         (["MODEL", "a", "--plain", "--compare-plain"], "not allowed with argument"),
         (["MODEL", "a", "--no-bridge"], "bridge=False needs tail='off'"),
         (["--target", "MODEL", "a"], "--target and --draft belong together"),
-        (["MODEL", "a", "--temperature", "1"], "unrecognized arguments"),
+        (["MODEL", "a", "--colour", "red"], "unrecognized arguments"),
     ],
 )
 def test_usage_errors(folders, capsys, arguments, message):
