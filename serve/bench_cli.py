@@ -111,7 +111,7 @@ def _sampled(
         return 0
     print(
         f"Tokens per cycle; {facts['prompts']} prompts of {facts['prompt_tokens']} tokens ({facts['prompt_hash']}),"
-        f" {arguments.samples} samples each, {facts['max_new_tokens']} new tokens, {facts['dtype']} on"
+        f" samples of each: {arguments.samples}, {facts['max_new_tokens']} new tokens, {facts['dtype']} on"
         f" {facts['device']}\n"
     )
     print("\n".join(bench_sampling.table(rows)))
