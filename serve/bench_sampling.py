@@ -11,7 +11,7 @@ from dspine_jax.measure import measure_widths
 from dspine_jax.pair import Pair
 from dspine_jax.request import Prompt
 from dspine_jax.sampling import SamplingParams
-from dspine_jax.sampling.width import Method, check_width
+from dspine_jax.sampling.width import Method, Width, check_width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class SampledAcceptance:
 
     temperature: float
     verification: Method
-    verify_width: int | str
+    verify_width: Width
     acceptance_length: float
     rows_per_cycle: float
     cycles: int
@@ -31,7 +31,7 @@ def measure_sampled(
     prompts: Sequence[Prompt],
     *,
     temperatures: Sequence[float],
-    widths: Sequence[int | str],
+    widths: Sequence[Width],
     methods: Sequence[Method],
     samples: int,
     max_new_tokens: int,
@@ -57,7 +57,7 @@ def measure_sampled(
                 stop_token_ids=(),
                 sampling=params[first : first + size],
                 verification=method,
-                verify_width=width,  # type: ignore[arg-type]
+                verify_width=width,
                 width_costs=costs,
             ).stats
             for first in range(0, len(requests), size)
@@ -66,7 +66,7 @@ def measure_sampled(
     return rows
 
 
-def _row(temperature: float, method: Method, width: int | str, runs: Sequence[Stats]) -> SampledAcceptance:
+def _row(temperature: float, method: Method, width: Width, runs: Sequence[Stats]) -> SampledAcceptance:
     cycles = sum(sum(run.cycles) for run in runs)
     # The first token of a request is in no cycle.
     tokens = sum(sum(run.emitted) - len(run.emitted) for run in runs)
@@ -80,7 +80,7 @@ def _row(temperature: float, method: Method, width: int | str, runs: Sequence[St
     )
 
 
-def check(pair: Pair, widths: Sequence[int | str], temperatures: Sequence[float]) -> None:
+def check(pair: Pair, widths: Sequence[Width], temperatures: Sequence[float]) -> None:
     """Raises ValueError for a width or a temperature that cannot be measured."""
     for width in widths:
         if isinstance(width, int):
@@ -96,7 +96,7 @@ def table(rows: Sequence[SampledAcceptance]) -> list[str]:
     lines = [header, ["---"] * len(header)]
     for width, method in dict.fromkeys((row.verify_width, row.verification) for row in rows):
         found = {r.temperature: r for r in rows if (r.verify_width, r.verification) == (width, method)}
-        lines.append([str(width), method, *[_cell(found.get(t), width) for t in temperatures]])
+        lines.append([str(width), method, *[_cell(found.get(t)) for t in temperatures]])
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
@@ -105,7 +105,7 @@ def as_json(rows: Sequence[SampledAcceptance]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(row) for row in rows]
 
 
-def _cell(row: SampledAcceptance | None, width: int | str) -> str:
+def _cell(row: SampledAcceptance | None) -> str:
     if row is None:
         return "-"
-    return f"{row.acceptance_length:.2f}" + (f" ({row.rows_per_cycle:.1f} rows)" if width == "auto" else "")
+    return f"{row.acceptance_length:.2f}" + (f" ({row.rows_per_cycle:.1f} rows)" if row.verify_width == "auto" else "")

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from dspine_jax.sampling import SamplingParams
+from dspine_jax.sampling.width import Width
 
 METHODS = ("token", "block")
 
@@ -72,9 +73,9 @@ def params_of(arguments: argparse.Namespace, *, logprobs: int | None = None) -> 
     return SamplingParams(**fields, logit_bias=bias or None, logprobs=logprobs)
 
 
-def width(value: str) -> int | str:
+def width(value: str) -> Width:
     """A number of rows, or "auto"."""
-    return value if value == "auto" else _whole(value)
+    return "auto" if value == "auto" else _whole(value)
 
 
 def _bias(value: str) -> tuple[int, float]:

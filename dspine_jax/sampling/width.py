@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 Method = Literal["token", "block"]
+Width = int | Literal["auto"]
 
 
 @dataclasses.dataclass(frozen=True)
