@@ -94,5 +94,19 @@ def test_a_span_longer_than_the_ring_keeps_its_end():
     assert sorted(ring.k.ravel().tolist()) == [8, 9, 10, 11, 12]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_which_rows_of_a_long_span_stay_does_not_depend_on_the_order_of_writes(order):
+    """A scatter that meets a row twice may keep either value: only the last positions may be written at all."""
+    ring, length = 6, 20
+    positions = jnp.arange(length)[None, ::order]
+    rows = jnp.broadcast_to(positions[..., None, None].astype(jnp.float32), (1, length, 1, 2))
+    empty = DraftRing(k=jnp.full((1, ring, 1, 2), -1.0), v=jnp.full((1, ring, 1, 2), -1.0))
+    got = empty.write(positions, jnp.ones((1, length), bool), rows, 2 * rows)
+    held = np.asarray(got.positions(jnp.array([length])))[0]
+    assert sorted(held) == list(range(length - ring, length))
+    np.testing.assert_array_equal(np.asarray(got.k)[0, :, 0, 0], held)
+    np.testing.assert_array_equal(np.asarray(got.v)[0, :, 0, 1], 2 * held)
+
+
 def test_an_empty_ring_holds_nothing():
     assert (np.asarray(ring_of(5, 2).positions(jnp.array([0, 0]))) < 0).all()
