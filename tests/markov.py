@@ -69,7 +69,7 @@ class MarkovDrafting:
     kind: jax.Array
 
     def propose(self, anchor, position, cache):
-        raise NotImplementedError
+        raise AssertionError("a sampled batch draws from the tables")
 
     def tables(self, anchor, position, cache):
         batch = anchor.shape[0]
