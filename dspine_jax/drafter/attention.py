@@ -10,13 +10,15 @@ from dspine_jax.config import DrafterConfig
 from dspine_jax.layers import Linear, Scale, grouped_attention
 from dspine_jax.norms import rms_norm
 from dspine_jax.rope import apply_rope
+from pallas_kernels.implementation import Implementation
 
 
 class DraftAttention(nnx.Module):
     """Qwen3-style attention; keys and values of the context come from the fused target features."""
 
-    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype):
+    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation = implementation
         self.window = config.sliding_window if kind == "sliding_attention" else None
         # The checkpoint's own flag wins over what the layer type implies.
         self.causal = config.is_causal if config.is_causal is not None else kind == "sliding_attention"

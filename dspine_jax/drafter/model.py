@@ -14,6 +14,7 @@ from dspine_jax.drafter.attention import DraftAttention
 from dspine_jax.layers import Embedding, GatedMLP, Linear, Scale
 from dspine_jax.norms import rms_norm
 from pallas_kernels.bridge import BridgeGates, bridge, gated_message
+from pallas_kernels.implementation import Implementation
 
 
 @functools.partial(
@@ -32,10 +33,10 @@ class DraftStates:
 class DraftLayer(nnx.Module):
     """Pre-norm block attention, then pre-norm MLP."""
 
-    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype):
+    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
         self.input_layernorm = Scale(config.hidden_size, dtype)
-        self.self_attn = DraftAttention(config, kind, dtype)
+        self.self_attn = DraftAttention(config, kind, dtype, implementation)
         self.post_attention_layernorm = Scale(config.hidden_size, dtype)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, dtype)
 
@@ -78,12 +79,18 @@ class Injection(nnx.Module):
 class Drafter(nnx.Module):
     """Parameter paths are the checkpoint's names; embedding and head belong to the target and come as arguments."""
 
-    def __init__(self, config: DrafterConfig, dtype: jnp.dtype = jnp.bfloat16):
+    def __init__(
+        self,
+        config: DrafterConfig,
+        dtype: jnp.dtype = jnp.bfloat16,
+        implementation: Implementation | None = None,
+    ):
         self.config = config
+        self.implementation = implementation
         features = len(config.target_layer_ids) * config.hidden_size
         self.fc = Linear(config.hidden_size, features, dtype)
         self.hidden_norm = Scale(config.hidden_size, dtype)
-        self.layers = nnx.List([DraftLayer(config, kind, dtype) for kind in config.layer_types])
+        self.layers = nnx.List([DraftLayer(config, kind, dtype, implementation) for kind in config.layer_types])
         self.norm = Scale(config.hidden_size, dtype)
         self.injection = Injection(config, dtype)
 

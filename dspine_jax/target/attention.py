@@ -11,13 +11,15 @@ from dspine_jax.layers import Linear, Scale, grouped_attention
 from dspine_jax.norms import rms_norm_one_plus
 from dspine_jax.rope import apply_rope
 from dspine_jax.target.rows import Rows
+from pallas_kernels.implementation import Implementation
 
 
 class Attention(nnx.Module):
     """softmax(q k^T / sqrt(D)) v, times sigmoid(gate), through o_proj (transformers `Qwen3_5Attention`)."""
 
-    def __init__(self, config: TargetConfig, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation = implementation
         hidden, dim = config.hidden_size, config.head_dim
         q_width = config.num_attention_heads * dim
         kv_width = config.num_key_value_heads * dim

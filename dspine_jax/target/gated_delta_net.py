@@ -11,6 +11,7 @@ from dspine_jax.layers import Linear, Scale, silu
 from dspine_jax.norms import l2_norm, rms_norm_gated
 from dspine_jax.target.rows import Rows
 from pallas_kernels.gated_delta import Records, fold_records, gated_delta_prefill, gated_delta_replay
+from pallas_kernels.implementation import Implementation
 
 
 class Conv(nnx.Module):
@@ -32,8 +33,9 @@ class Conv(nnx.Module):
 class GatedDeltaNet(nnx.Module):
     """transformers `Qwen3_5GatedDeltaNet`; the recurrence is `pallas_kernels.gated_delta`."""
 
-    def __init__(self, config: TargetConfig, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation = implementation
         hidden = config.hidden_size
         key_width = config.linear_num_key_heads * config.linear_key_head_dim
         value_heads = config.linear_num_value_heads
