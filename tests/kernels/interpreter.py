@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from tests import quick_jit
 from tests.kernels import jax_private
 
 INTERPRETED = "NVIDIA H100 (interpreted)"
@@ -20,7 +21,7 @@ def interpret(function: Callable, *args: Any, cores: int = 8) -> tuple[Any, bool
     """function(*args) as a GPU with `cores` streaming multiprocessors would run it, and whether it raced."""
     with interpreting(cores):
         # A fresh function: a trace made outside must not be found again.
-        out = jax.block_until_ready(jax.jit(lambda *a: function(*a))(*args))
+        out = jax.block_until_ready(quick_jit.jit(lambda *a: function(*a))(*args))
         return out, jax_private.races_found()
 
 

@@ -14,7 +14,6 @@ import jax
 
 from dspine_jax.deviceless import abstract_gpu
 
-SHARED_MEMORY_LIMIT = 232_448  # bytes per block, compute capability 9.0
 # C7504: the register limits of warpgroups were dropped. C7514: matrix products were serialised.
 BAD_WARNINGS = ("C7504", "C7514")
 

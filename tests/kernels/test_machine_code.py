@@ -4,13 +4,16 @@ import functools
 
 import pytest
 
+from pallas_kernels.shared_memory import SHARED_MEMORY_BYTES
 from tests.kernels import report
-from tests.kernels.machine_code import SHARED_MEMORY_LIMIT, MachineCode, Program, compile_program
+from tests.kernels.machine_code import MachineCode, Program, compile_program
 from tests.kernels.programs import all_programs
 
 pytestmark = pytest.mark.kernels
 PROGRAMS = all_programs()
 LOWER_SECONDS = 10
+REGISTER_SLACK = 8
+AGAIN = "run `make kernels-report` and commit it"
 
 
 @functools.cache
@@ -25,14 +28,26 @@ def test_machine_code(program):
     assert not code.warnings
     for kernel in code.kernels:
         assert kernel.spill_bytes == 0
-        assert kernel.shared_memory_bytes <= SHARED_MEMORY_LIMIT
+        assert kernel.shared_memory_bytes <= SHARED_MEMORY_BYTES
     assert code.lower_seconds < LOWER_SECONDS
-    committed = report.PATH.read_text()
-    for cells in report.rows(program, code):
-        assert report.table([cells]).splitlines()[-1] in committed, "run `make kernels-report` and commit its table"
+    assert_committed(report.rows(program, code))
+
+
+def assert_committed(rows: list[tuple[str, ...]]) -> None:
+    """The rows stand in the committed table; the search for register layouts is not quite deterministic."""
+    committed = {cells[:3]: cells for cells in committed_rows()}
+    for cells in rows:
+        assert cells[:3] in committed, f"{cells} is not in the committed table: {AGAIN}"
+        found = committed[cells[:3]]
+        same = found[4:] == cells[4:] and abs(int(found[3]) - int(cells[3])) <= REGISTER_SLACK
+        assert same, f"{cells} is {found} in the committed table: {AGAIN}"
+
+
+def committed_rows() -> list[tuple[str, ...]]:
+    """The cells of each row of the table."""
+    lines = [line for line in report.PATH.read_text().splitlines() if line.startswith("| ")][2:]
+    return [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in lines]
 
 
 def test_the_committed_table_has_no_other_rows():
-    lines = [line for line in report.PATH.read_text().splitlines() if line.startswith("| ")][2:]
-    calls = {tuple(cell.strip() for cell in line.split("|")[1:3]) for line in lines}
-    assert calls == {(program.op, program.label) for program in PROGRAMS}
+    assert {cells[:2] for cells in committed_rows()} == {(program.op, program.label) for program in PROGRAMS}
