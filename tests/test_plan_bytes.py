@@ -91,7 +91,7 @@ def test_a_cycle_of_one_slot_by_hand(pair):
     assert one.parts["target_kv"] == 16 * (context + 16) * 2 * 4 * 256 * 2
     assert one.parts["gdn_states"] == 48 * 2 * 48 * 128 * 128 * 4
     assert one.parts["retrieval_head"] == V * (H + 4)
-    assert one.parts["head_rows"] == 15 * (128 + 16) * H * 2
+    assert one.parts["head_rows"] == 15 * 128 * H * 2
     assert one.parts["draft_rings"] == 5 * (8191 + 16) * 2 * 8 * 128 * 2
     assert one.parts["logits"] == 2 * 16 * V * 4
     assert one.bytes == sum(one.parts.values())

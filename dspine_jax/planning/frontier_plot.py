@@ -24,11 +24,14 @@ def draw(frontier: Sequence[tuple[int, int | None]], title: str, path: Path) -> 
     axes = figure.add_subplot()
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    axes.plot(counts, contexts, marker="o", drawstyle="steps-post")
-    axes.fill_between(counts, contexts, step="post", alpha=0.15)
+    # A number of slots in between is rounded up.
+    axes.plot(counts, contexts, marker="o", drawstyle="steps-pre")
+    axes.fill_between(counts, contexts, step="pre", alpha=0.15)
     every = [count for count, _ in frontier]
     axes.set_xticks(every, [str(count) for count in every])
-    axes.set_yticks(contexts, [f"{context:,}" for context in contexts])
+    # The model's own limit lies a block above the context that fills its pages: one label for both.
+    labelled = [context for context in contexts if not any(context < other < 1.1 * context for other in contexts)]
+    axes.set_yticks(labelled, [f"{context:,}" for context in labelled])
     axes.minorticks_off()
     axes.set_xlabel("slots")
     axes.set_ylabel("largest context that fits (tokens)")

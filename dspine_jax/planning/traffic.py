@@ -46,11 +46,11 @@ def cycle(pair: AbstractPair, slots: int, context: int) -> Pass:
     candidates = proposals * drafter.head_topk
 
     weights = weight_parts(pair)
-    head_rows = candidates  # for the tail
-    retrieval = vocabulary * hidden * item
+    # The tail's candidates are among those that the retrieval scores exactly; no row counts twice.
+    retrieval, exact = vocabulary * hidden * item, candidates
     if options.retrieval == "fp8":
-        retrieval = weights["fp8_head"]
-        head_rows += proposals * min(options.coarse, vocabulary)
+        retrieval, exact = weights["fp8_head"], proposals * max(options.coarse, drafter.head_topk)
+    head_rows = min(exact, vocabulary)
     if options.tail == "table":
         code_rows = slots * drafter.transfer_dim * item
         code_rows += candidates * 3 * drafter.message_dim * item
