@@ -7,6 +7,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
 SHARED_MEMORY_BYTES = 232_448  # that one block may have, compute capability 9.0
+LINES = 8  # of a tile: a TMA copy wants arrays of whole tiles
 
 
 def tiled(dtype: DTypeLike, swizzle: int, *shape: int) -> Any:
@@ -16,5 +17,5 @@ def tiled(dtype: DTypeLike, swizzle: int, *shape: int) -> Any:
 
 def tile_transforms(dtype: DTypeLike, swizzle: int) -> tuple[Any, ...]:
     """Tiles of eight lines of `swizzle` bytes, swizzled."""
-    tiling = plgpu.TilingTransform((8, swizzle // jnp.dtype(dtype).itemsize))  # pyright: ignore[reportAbstractUsage]
+    tiling = plgpu.TilingTransform((LINES, swizzle // jnp.dtype(dtype).itemsize))  # pyright: ignore[reportAbstractUsage]
     return tiling, plgpu.SwizzleTransform(swizzle)  # pyright: ignore[reportAbstractUsage]

@@ -9,6 +9,7 @@ from pallas_kernels.block_attention.tiles import KEYS, MAX_ROWS, Geometry, Tiles
 from pallas_kernels.block_attention.xla import paged_block_attention_xla, ring_block_attention_xla
 from pallas_kernels.device import num_sms
 from pallas_kernels.implementation import Implementation, resolve
+from pallas_kernels.shared_memory import LINES
 from pallas_kernels.tuning import tuned_tiles
 
 
@@ -86,6 +87,8 @@ def ring_block_attention(
     obstacles = _obstacles(q, (ring_k, ring_v, block_k, block_v), tiles)
     if length.dtype != jnp.int32:
         obstacles.append(f"length is {length.dtype}, wanted int32")
+    if ring_k.shape[1] % LINES:
+        obstacles.append(f"the ring has {ring_k.shape[1]} rows, wanted a multiple of {LINES}")
     operands = (q, ring_k, ring_v, block_k, block_v, length)
     op = "ring_block_attention"
     match resolve(op, implementation, obstacles):

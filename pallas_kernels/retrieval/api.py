@@ -12,6 +12,7 @@ from pallas_kernels.retrieval.reference import retrieve_coarse_reference
 from pallas_kernels.retrieval.selection import best_tokens, rescore
 from pallas_kernels.retrieval.tiles import Tiles
 from pallas_kernels.retrieval.xla import coarse_scores_xla
+from pallas_kernels.shared_memory import LINES
 from pallas_kernels.tuning import tuned_tiles
 
 MOST_ROWS = max(sizes.ROWS)
@@ -33,9 +34,9 @@ def retrieve(
     Two passes: `coarse` tokens (at most V) by float8 scores, then the best `keep` of them by the original head. A row
     of NaN gives ids in range and disturbs no other row.
 
-    The Mosaic GPU kernel wants bfloat16 h, a float8 (e4m3) coarse head and a hidden size that is a multiple of 16;
-    `tiles` are its sizes. Raises ValueError for shapes that do not belong together, and for a named implementation that
-    cannot run.
+    The Mosaic GPU kernel wants bfloat16 h, a float8 (e4m3) coarse head, a vocabulary that is a multiple of 8 and a
+    hidden size that is a multiple of 128 (of 16 below that); `tiles` are its sizes. Raises ValueError for shapes that
+    do not belong together, and for a named implementation that cannot run.
     """
     _check(h, head, coarse_head, coarse, keep)
     rows = h.reshape(-1, h.shape[-1])
@@ -73,8 +74,11 @@ def _obstacles(h, coarse_head, tiles):
         yield f"h is {h.dtype}, wanted bfloat16"
     if values.dtype != jnp.float8_e4m3fn:
         yield f"the coarse head is {values.dtype}, wanted float8_e4m3fn"
-    if h.shape[1] % ALIGNMENT:
-        yield f"hidden size is {h.shape[1]}, wanted a multiple of {ALIGNMENT}"
+    vocabulary, hidden = values.shape
+    if hidden % (ALIGNMENT if hidden < sizes.CHUNK else sizes.CHUNK):
+        yield f"the hidden size is {hidden}, wanted a multiple of {sizes.CHUNK}, or one of {ALIGNMENT} below that"
+    if vocabulary % LINES:
+        yield f"the vocabulary has {vocabulary} tokens, wanted a multiple of {LINES}"
     if not h.size:
         yield "there are no rows"
     elif tiles is not None:

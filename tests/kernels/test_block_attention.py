@@ -34,9 +34,9 @@ PAGED = {
 }
 RING = {
     "drafter": (DRAFTER, {"ring": 144, "window": 128, "causal": True}, Tiles(splits=2)),
-    "short-window": (ODD, {"ring": 75, "window": 9, "causal": True}, Tiles(splits=1)),
-    "no-window": (ODD, {"ring": 195, "window": None, "causal": False}, Tiles(splits=1, stages=3)),
-    "overwritten": (ODD, {"ring": 70, "window": None, "causal": False}, Tiles(splits=1, keys=128)),
+    "short-window": (ODD, {"ring": 72, "window": 9, "causal": True}, Tiles(splits=1)),
+    "no-window": (ODD, {"ring": 200, "window": None, "causal": False}, Tiles(splits=1, stages=3)),
+    "overwritten": (ODD, {"ring": 72, "window": None, "causal": False}, Tiles(splits=1, keys=128)),
 }
 
 
@@ -105,6 +105,13 @@ def operands(*, rows=4, heads=2, kv_heads=1, dim=64, page=64, dtype=jnp.bfloat16
 def test_what_the_kernel_cannot_do_is_said(sizes, tiles, reason):
     with interpreting(), pytest.raises(ValueError, match=re.escape(reason)):
         paged_block_attention(*operands(**sizes), implementation="mosaic_gpu", tiles=tiles)
+
+
+def test_a_ring_of_broken_tiles_is_refused():
+    q, *_, length = operands()
+    ring, block = jnp.zeros((1, 70, 1, 64), q.dtype), q[:, :, :1]
+    with interpreting(), pytest.raises(ValueError, match="the ring has 70 rows, wanted a multiple of 8"):
+        ring_block_attention(q, ring, ring, block, block, length, window=8, causal=True, implementation="mosaic_gpu")
 
 
 def test_shapes_that_do_not_fit_together_are_refused():

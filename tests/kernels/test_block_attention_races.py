@@ -41,7 +41,7 @@ def run_paged():
 
 
 def run_ring():
-    operands, expected = ring_case(6, RING, ring=150, window=134, causal=True, dtype=jnp.bfloat16)
+    operands, expected = ring_case(6, RING, ring=152, window=134, causal=True, dtype=jnp.bfloat16)
     tiles = Tiles(splits=1, stages=2, accumulate="fresh")
     function = functools.partial(ring_block_attention, implementation="mosaic_gpu", tiles=tiles)
     return *interpret(functools.partial(function, window=134, causal=True), *operands), expected

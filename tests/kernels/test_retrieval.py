@@ -54,8 +54,8 @@ def kernel_scores(queries, coarse_head, tiles):
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"rows": 15, "vocabulary": 700, "hidden": 192},  # neither tiles nor chunks divide them
-        {"rows": 130, "vocabulary": 201, "hidden": 48},  # more rows than one call of the kernel takes
+        {"rows": 15, "vocabulary": 704, "hidden": 384},  # no tile divides them
+        {"rows": 130, "vocabulary": 208, "hidden": 48},  # more rows than one call of the kernel takes
     ],
     ids=lambda sizes: "x".join(map(str, sizes.values())),
 )
@@ -91,8 +91,8 @@ def test_the_lower_id_wins_every_tie(form):
 )
 def test_kernel_scores(rows, tiles):
     """All ways to share the work; tokens past the end score -inf."""
-    vocabulary = 700
-    case = cases.draw(rows=rows, vocabulary=vocabulary, hidden=272)
+    vocabulary = 704
+    case = cases.draw(rows=rows, vocabulary=vocabulary, hidden=384)
     queries, scale = jax.jit(split_queries)(case.h)
     scores = kernel_scores(queries, case.coarse_head, tiles)
     assert (scores[:, vocabulary:] == -np.inf).all()
@@ -122,13 +122,13 @@ def test_a_lost_low_part_would_show():
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_of_nan_disturbs_no_other(form):
     """Its own ids stay in range."""
-    case = cases.draw(rows=14, vocabulary=700, hidden=64)
+    case = cases.draw(rows=14, vocabulary=704, hidden=64)
     want_ids, want_scores = cases.retrieved(case, coarse=6, keep=4)
     ids, scores = run(dataclasses.replace(case, h=case.h.at[3].set(jnp.nan)), form, coarse=6, keep=4)
     rest = np.arange(14) != 3
     np.testing.assert_array_equal(ids[rest], want_ids[rest])
     assert_close("scores", scores[rest], want_scores[rest], FP32_OP)
-    assert ((ids[3] >= 0) & (ids[3] < 700)).all()
+    assert ((ids[3] >= 0) & (ids[3] < 704)).all()
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 5, 40, 10**6])
@@ -189,7 +189,7 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(ValueError, match="make it from this head"):
         retrieve(case.h, case.head, quantize_head(case.head[1:]))
     tiles = Tiles(consumers=2, stages=20)
-    with pytest.raises(ValueError, match=r"h is float32.*multiple of 16.*bytes of shared memory"):
+    with pytest.raises(ValueError, match=r"h is float32.*size is 40.*100 tokens.*bytes of shared memory"):
         retrieve(case.h.astype(jnp.float32), case.head, case.coarse_head, implementation="mosaic_gpu", tiles=tiles)
 
 

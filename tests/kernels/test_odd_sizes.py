@@ -1,0 +1,118 @@
+"""What an operation's obstacles let through, the GPU's compiler accepts: sizes far from those of the 27B pair.
+
+The interpreter runs shapes that TMA cannot copy, so a missing obstacle would show on a GPU only.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels.block_attention import paged_block_attention, ring_block_attention
+from pallas_kernels.bridge import BridgeGates, bridge
+from pallas_kernels.gated_delta import Records, gated_delta_prefill, gated_delta_replay
+from pallas_kernels.retrieval import CoarseHead, retrieve
+from pallas_kernels.tail import tail_scores
+from tests.kernels.machine_code import Program, compile_program
+
+pytestmark = pytest.mark.kernels
+
+
+def bf16(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def i32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def program(function, *shapes, label="", **options):
+    call = functools.partial(function, implementation="mosaic_gpu", **options)
+    return Program(op=function.__name__, label=label, function=call, shapes=shapes, bytes_moved=1)
+
+
+def ring(rows, held, heads, kv_heads, dim):
+    q, context = bf16(2, rows, heads, dim), bf16(2, held, kv_heads, dim)
+    block = bf16(2, rows, kv_heads, dim)
+    shapes = (q, context, context, block, block, i32(2))
+    return program(ring_block_attention, *shapes, window=held, causal=False, label=f"{rows}-{held}-{dim}")
+
+
+def paged(rows, heads, kv_heads, dim, page):
+    q, pages = bf16(3, rows, heads, dim), bf16(9, page, kv_heads, dim)
+    return program(paged_block_attention, q, pages, pages, i32(3, 3), i32(3), label=f"{rows}-{dim}")
+
+
+def gated_delta(slots, rows, recorded, key_heads, value_heads, value_dim):
+    pairs, values = f32(slots, rows, key_heads, 128), f32(slots, rows, value_heads, value_dim)
+    gates, state = f32(slots, rows, value_heads), f32(slots, value_heads, value_dim, 128)
+    records = Records(
+        k=f32(slots, recorded, key_heads, 128),
+        d=f32(slots, value_heads, value_dim, recorded),
+        g=f32(slots, recorded, value_heads),
+    )
+    block = (pairs, pairs, values, gates, gates)
+    label = f"{slots}-{rows}-{recorded}"
+    return (
+        program(gated_delta_replay, state, records, i32(slots), *block, label=label),
+        program(gated_delta_prefill, *block, state, label=label),
+    )
+
+
+def drafter(slots, rows, hidden, code, message):
+    gates = BridgeGates(*[bf16(message, code)] * 3, bf16(message))
+    label = f"{slots}-{rows}-{hidden}"
+    x, positions = bf16(slots, rows, hidden), (slots, rows - 1)
+    return (
+        program(bridge, x, f32(slots, code), bf16(code, hidden), bf16(hidden, message), gates, eps=1e-6, label=label),
+        program(
+            tail_scores,
+            bf16(*positions, hidden),
+            f32(*positions, 1),
+            f32(*positions, code),
+            bf16(*positions, 16, code),
+            bf16(*positions, 16, hidden),
+            bf16(hidden, message),
+            bf16(hidden),
+            gates,
+            eps=1e-6,
+            label=label,
+        ),
+    )
+
+
+def retrieval(rows, vocabulary, hidden):
+    coarse = CoarseHead(
+        values=jax.ShapeDtypeStruct((vocabulary, hidden), jnp.float8_e4m3fn),  # pyright: ignore[reportArgumentType]
+        scale=f32(vocabulary),  # pyright: ignore[reportArgumentType]
+    )
+    return program(
+        retrieve, bf16(rows, hidden), bf16(vocabulary, hidden), coarse, label=f"{rows}-{vocabulary}-{hidden}"
+    )
+
+
+PROGRAMS = (
+    ring(1, 80, 4, 1, 128),
+    ring(16, 1000, 2, 2, 192),
+    paged(1, 6, 1, 256, 64),
+    paged(7, 4, 2, 64, 128),
+    *gated_delta(1, 1, 1, 1, 1, 64),
+    *gated_delta(3, 5, 7, 2, 6, 192),
+    *drafter(1, 8, 128, 128, 128),
+    *drafter(5, 16, 640, 256, 384),
+    retrieval(3, 504, 48),
+    retrieval(33, 2056, 384),
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_it_compiles(program):
+    code = compile_program(program)
+    assert code.kernels
+    assert not code.warnings
+    assert all(kernel.spill_bytes == 0 for kernel in code.kernels)
