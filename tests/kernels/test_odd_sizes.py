@@ -4,6 +4,7 @@ The interpreter runs shapes that TMA cannot copy, so a missing obstacle would sh
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +52,10 @@ def paged(rows, heads, kv_heads, dim, page):
 def gated_delta(slots, rows, recorded, key_heads, value_heads, value_dim):
     pairs, values = f32(slots, rows, key_heads, 128), f32(slots, rows, value_heads, value_dim)
     gates, state = f32(slots, rows, value_heads), f32(slots, value_heads, value_dim, 128)
-    records = Records(
-        k=f32(slots, recorded, key_heads, 128),
-        d=f32(slots, value_heads, value_dim, recorded),
-        g=f32(slots, recorded, value_heads),
-    )
+    keys: Any = f32(slots, recorded, key_heads, 128)
+    deltas: Any = f32(slots, value_heads, value_dim, recorded)
+    decays: Any = f32(slots, recorded, value_heads)
+    records = Records(keys, deltas, decays)
     block = (pairs, pairs, values, gates, gates)
     label = f"{slots}-{rows}-{recorded}"
     return (
@@ -65,7 +65,9 @@ def gated_delta(slots, rows, recorded, key_heads, value_heads, value_dim):
 
 
 def drafter(slots, rows, hidden, code, message):
-    gates = BridgeGates(*[bf16(message, code)] * 3, bf16(message))
+    matrix: Any = bf16(message, code)
+    bias: Any = bf16(message)
+    gates = BridgeGates(matrix, matrix, matrix, bias)
     label = f"{slots}-{rows}-{hidden}"
     x, positions = bf16(slots, rows, hidden), (slots, rows - 1)
     return (
@@ -87,13 +89,10 @@ def drafter(slots, rows, hidden, code, message):
 
 
 def retrieval(rows, vocabulary, hidden):
-    coarse = CoarseHead(
-        values=jax.ShapeDtypeStruct((vocabulary, hidden), jnp.float8_e4m3fn),  # pyright: ignore[reportArgumentType]
-        scale=f32(vocabulary),  # pyright: ignore[reportArgumentType]
-    )
-    return program(
-        retrieve, bf16(rows, hidden), bf16(vocabulary, hidden), coarse, label=f"{rows}-{vocabulary}-{hidden}"
-    )
+    values: Any = jax.ShapeDtypeStruct((vocabulary, hidden), jnp.float8_e4m3fn)
+    scale: Any = f32(vocabulary)
+    label = f"{rows}-{vocabulary}-{hidden}"
+    return program(retrieve, bf16(rows, hidden), bf16(vocabulary, hidden), CoarseHead(values, scale), label=label)
 
 
 PROGRAMS = (
