@@ -3,7 +3,7 @@
     {"device": "NVIDIA H200", "date": "2026-01-31", "jax": "0.11.2",
      "tiles": {"fp8_retrieval": {"rows=16": {"microseconds": 301.0, "tiles": {"vocab": 128, "stages": 10}}}}}
 
-`make device-check` measures the candidates of every operation and writes such a file. Where a device or a size is not
+`python -m tests.device_check --parts tune` measures the candidates of the operations and writes such a file. Where a device or a size is not
 listed, the operation's own heuristic decides.
 """
 
@@ -33,7 +33,7 @@ def tuned_tiles[Tiles](op: str, size: str, heuristic: Tiles) -> Tiles:
     if sorted(entry["tiles"]) != wanted:
         raise ValueError(
             f"{file_of(kind or '').name}: {op} {size} has the fields {sorted(entry['tiles'])}, wanted {wanted};"
-            " measure again with `make device-check`"
+            " measure again with `python -m tests.device_check --parts tune`"
         )
     return type(heuristic)(**entry["tiles"])
 

@@ -3,6 +3,8 @@
     kernels    every Mosaic kernel at 27B sizes: numbers against the float32 reference; time against XLA's form and
                against the bytes it moves
     lossless   the bundled pair in float32: speculative and plain decoding give the same tokens on this device
+    float8     exactness of the matrix unit's float8 sums, promoted to float32 every 128 and not
+    tune       only when named: times the candidate tiles of every kernel and writes the best for this device kind
     cost       a pair of the released 27B sizes with random bfloat16 weights: a plain step and a cycle, in turn
 
 A short table goes to the terminal, everything measured to a JSON file. Wants jax 0.11.2 and nothing fetched.
@@ -19,9 +21,10 @@ from typing import Any
 
 import jax
 
-from tests.device_check import kernels, models
+from pallas_kernels import tuning
+from tests.device_check import accumulation, kernels, models, tune
 
-PARTS = ("kernels", "lossless", "cost")
+PARTS = ("float8", "kernels", "lossless", "cost", "tune")
 BANDWIDTH = {"H100": 3.35e12, "H200": 4.8e12}  # bytes per second, of the vendor's data sheets
 
 
@@ -30,8 +33,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="device-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to run (default: all)")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS[:-1], help="what to run (default: all but tune)"
+    )
     parser.add_argument("--ops", nargs="+", default=(), help="only these kernels")
+    parser.add_argument("--tuned", type=Path, help="where tuned tiles go (default: beside the kernels)")
     parser.add_argument("--json", type=Path, default=Path("build/device-check.json"), help="where the numbers go")
     arguments = parser.parse_args()
     device = jax.devices()[0]
@@ -64,6 +70,12 @@ def main() -> int:
 
 
 def _findings(arguments: argparse.Namespace, bandwidth: float) -> Iterator[dict[str, Any]]:
+    if "float8" in arguments.parts:
+        yield accumulation.check()
+    if "tune" in arguments.parts:
+        path = arguments.tuned or tuning.file_of(jax.devices()[0].device_kind)
+        for finding in tune.tune(arguments.ops, path):
+            yield {"check": "tune"} | finding
     if "kernels" in arguments.parts:
         for finding in kernels.check(bandwidth, arguments.ops):
             yield {"check": "kernel"} | finding

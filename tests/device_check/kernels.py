@@ -1,5 +1,6 @@
 """Every kernel on the device: its numbers against the float32 reference, its time against XLA's form and the floor."""
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.implementation import Implementation
 from tests.device_check.inputs import arguments
 from tests.device_check.timing import seconds_per_call, sets_to_exceed
 from tests.kernels.machine_code import Program
@@ -43,19 +45,19 @@ def agreement(program: Program) -> dict[str, Any]:
 
 def times(program: Program, bandwidth: float) -> dict[str, float]:
     """Microseconds per call."""
+    floor = {"floor_us": program.bytes_moved / bandwidth * 1e6}
+    return floor | {f"{name}_us": seconds(program, name) * 1e6 for name in ("mosaic_gpu", "xla")}
+
+
+def seconds(program: Program, implementation: Implementation) -> float:
+    """Time of one call that finds the device's cache cold."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.shapes))
     count = min(sets_to_exceed(CACHE_BYTES, program.bytes_moved), max(2, int(LARGEST_SETS // size)))
-    found = {"floor_us": program.bytes_moved / bandwidth * 1e6}
+    sets = [arguments(program, seed) for seed in range(count)]
     # The operations that donate give the state second.
     in_place = (lambda result: result[1]) if program.donate else None
-    for name in ("mosaic_gpu", "xla"):
-        sets = [arguments(program, seed) for seed in range(count)]
-
-        def call(*given, name=name):
-            return program.function(*given, implementation=name)
-
-        found[f"{name}_us"] = seconds_per_call(call, sets, in_place=in_place) * 1e6
-    return found
+    call = functools.partial(program.function, implementation=implementation)
+    return seconds_per_call(call, sets, in_place=in_place)
 
 
 def _error(got: jax.Array, wanted: jax.Array) -> jax.Array:
