@@ -3,8 +3,8 @@
     {"device": "NVIDIA H200", "date": "2026-01-31", "jax": "0.11.2",
      "tiles": {"fp8_retrieval": {"rows=16": {"microseconds": 301.0, "tiles": {"vocab": 128, "stages": 10}}}}}
 
-`python -m tests.device_check --parts tune` measures the candidates of the operations and writes such a file. Where a device or a size is not
-listed, the operation's own heuristic decides.
+`python -m tests.device_check --parts tune` measures the candidates of the operations and writes such a file. Where a
+device or a size is not listed, the operation's own heuristic decides.
 """
 
 import dataclasses

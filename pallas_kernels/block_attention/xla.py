@@ -4,6 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pallas_kernels.block_attention.long_context import paged_attention_in_steps
+
+STEP = 4096  # positions whose scores may exist at once
+
 
 def paged_block_attention_xla(
     q: Float[Array, "B T N D"],
@@ -12,7 +16,9 @@ def paged_block_attention_xla(
     page_table: Int[Array, "B pages"],
     start: Int[Array, " B"],
 ) -> Float[Array, "B T N D"]:
-    """Gathers every page of every slot, then masks what lies after the row."""
+    """Gathers every page of every slot, then masks what lies after the row; a long context in steps."""
+    if page_table.shape[1] * k_pages.shape[1] > STEP:
+        return paged_attention_in_steps(q, k_pages, v_pages, page_table, start, positions=STEP)
 
     def gather(pages):
         return pages[page_table].reshape(page_table.shape[0], -1, *pages.shape[2:])

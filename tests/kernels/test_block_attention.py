@@ -16,6 +16,7 @@ from pallas_kernels.block_attention import (
     paged_block_attention,
     ring_block_attention,
 )
+from pallas_kernels.block_attention.long_context import paged_attention_in_steps
 from pallas_kernels.block_attention.tiles import Geometry
 from tests.kernels.block_attention_cases import GARBAGE, RUN, Sizes, paged_case, ring_case
 from tests.kernels.interpreter import interpret, interpreting
@@ -53,6 +54,15 @@ def test_ring(implementation, dtype, case):
     sizes, ring, tiles = RING[case]
     function = functools.partial(ring_block_attention, window=ring["window"], causal=ring["causal"])
     check(function, functools.partial(ring_case, 2, sizes, **ring), implementation, dtype, tiles)
+
+
+@pytest.mark.parametrize("positions", [64, 128, 500])
+def test_a_long_context_in_steps(positions):
+    """Steps of one page, of two, and one that is longer than the table; chunks of many rows as well."""
+    sizes = dataclasses.replace(TARGET, before=(120, 0, 240), rows=40)
+    operands, expected = paged_case(3, sizes, page=64, pages=5, dtype=jnp.float32)
+    got = jax.jit(functools.partial(paged_attention_in_steps, positions=positions))(*operands)
+    assert_close("output", got, expected, FP32_OP)
 
 
 def check(function, case, implementation, dtype, tiles):
