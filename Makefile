@@ -14,7 +14,10 @@ TESTS ?= tests
 
 VENV := .venv
 PEERS := .venv-peers
+AOT := .venv-aot
 BIN := $(VENV)/bin
+# jax finds the compilers beside it, and leaves the GPU that is missing alone.
+COMPILING = PYTHONPATH=$(CURDIR)/$(AOT) JAX_PLATFORMS=cpu
 INSTALL = -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 
 PAIR := dspine_jax/assets/tiny-pair
@@ -66,6 +69,16 @@ $(PEERS)/.stamp: pyproject.toml $(VENV)/.stamp
 	    print(*project["optional-dependencies"]["peers"])')
 	@touch $@
 
+# The packages that compile GPU programs without a GPU. They lie apart from .venv, since there jax would try to start
+# the GPU that is missing, and complain, in every command.
+$(AOT)/.stamp: pyproject.toml $(VENV)/.stamp
+	@echo "Installing the GPU compilers into $(AOT)"
+	@rm -rf $(AOT)
+	@$(BIN)/python $(INSTALL) --no-deps --target $(AOT) $$($(BIN)/python -c 'import tomllib; \
+	    project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	    print(*project["optional-dependencies"]["aot"])')
+	@touch $@
+
 comma := ,
 
 .PHONY: demo
@@ -85,8 +98,16 @@ device-check: ## on a machine with a GPU: losslessness there, and what a cycle c
 	$(DEVICE_PYTHON) -m tests.device_check
 
 .PHONY: test
-test: $(VENV)/.stamp $(PEERS)/.stamp ## run the whole test suite
-	@JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TESTS)
+test: $(VENV)/.stamp $(PEERS)/.stamp $(AOT)/.stamp ## run the whole test suite
+	@$(COMPILING) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TESTS)
+
+.PHONY: test-kernels
+test-kernels: $(VENV)/.stamp $(AOT)/.stamp ## run the tests of the GPU kernels alone
+	@$(COMPILING) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m kernels $(TESTS)
+
+.PHONY: kernels-report
+kernels-report: $(VENV)/.stamp $(AOT)/.stamp ## compile every GPU kernel at 27B sizes; write docs/kernels-report.md
+	@$(COMPILING) $(BIN)/python -m tests.kernels.report
 
 .PHONY: lint
 lint: $(VENV)/.stamp ## check style and formatting

@@ -55,22 +55,3 @@ class GatedMLP(nnx.Module):
 def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x sigmoid(x), computed in float32 and rounded once, as torch does; in x's dtype."""
     return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)
-
-
-def grouped_attention(
-    q: Float[Array, "B T N D"],
-    k: Float[Array, "B S K D"],
-    v: Float[Array, "B S K D"],
-    visible: jax.Array,
-) -> Float[Array, "B T N D"]:
-    """Softmax attention with grouped heads (query head n reads key head n*K/N); softmax in float32.
-
-    `visible` [B, T, S] says which keys a row may read; every row must see at least one.
-    """
-    batch, rows, heads, dim = q.shape
-    groups = heads // k.shape[2]
-    q = q.reshape(batch, rows, k.shape[2], groups, dim)
-    scores = jnp.einsum("btkgd,bskd->bkgts", q, k, preferred_element_type=jnp.float32) * dim**-0.5
-    scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgts,bskd->btkgd", weights, v).reshape(batch, rows, heads, dim)

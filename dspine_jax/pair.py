@@ -13,6 +13,7 @@ from dspine_jax.drafter.propose import Borrowed, DraftOptions, Proposer
 from dspine_jax.drafter.tail import TailTables, build_tables
 from dspine_jax.target import Target
 from dspine_jax.weights import Definition, Leaves, define_drafter, define_target, leaves_of
+from pallas_kernels.implementation import Implementation
 from pallas_kernels.retrieval import CoarseHead, quantize_head
 
 
@@ -88,6 +89,18 @@ class Pair:
         if options.tail == "table" and weights.tables is None:
             weights = dataclasses.replace(weights, tables=_tables(self.plan, weights, self.dtype))
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, options=options), weights=weights)
+
+    def with_implementation(self, implementation: Implementation | None) -> "Pair":
+        """The same pair with every operation run as named: None (the device decides), "xla" or "mosaic_gpu".
+
+        An operation that cannot run as named raises ValueError when it is compiled.
+        """
+        plan = dataclasses.replace(
+            self.plan,
+            target=define_target(self.target_config, self.dtype, implementation)[0],
+            drafter=define_drafter(self.drafter_config, self.dtype, implementation)[0],
+        )
+        return dataclasses.replace(self, plan=plan)
 
 
 def build_pair(

@@ -16,6 +16,7 @@ from flax import nnx
 from dspine_jax.config import DrafterConfig, TargetConfig
 from dspine_jax.drafter.model import Drafter
 from dspine_jax.target import Target
+from pallas_kernels.implementation import Implementation
 
 Leaves = tuple[jax.Array, ...]
 
@@ -38,16 +39,21 @@ class Definition:
         return nnx.merge(self.graph, state)
 
 
-@functools.cache
-def define_target(config: TargetConfig, dtype: jnp.dtype) -> tuple[Definition, dict[str, jax.ShapeDtypeStruct]]:
-    """The target's definition and the name, shape and dtype of each parameter; nothing is allocated."""
-    return _define(lambda: Target(config, dtype))
+def define_target(
+    config: TargetConfig, dtype: jnp.dtype, implementation: Implementation | None = None
+) -> tuple[Definition, dict[str, jax.ShapeDtypeStruct]]:
+    """The target's definition and the name, shape and dtype of each parameter; nothing is allocated.
+
+    `implementation` is what its operations run as (`pallas_kernels.implementation.resolve`).
+    """
+    return _define(Target, config, jnp.dtype(dtype), implementation)
 
 
-@functools.cache
-def define_drafter(config: DrafterConfig, dtype: jnp.dtype) -> tuple[Definition, dict[str, jax.ShapeDtypeStruct]]:
+def define_drafter(
+    config: DrafterConfig, dtype: jnp.dtype, implementation: Implementation | None = None
+) -> tuple[Definition, dict[str, jax.ShapeDtypeStruct]]:
     """The same for the drafter."""
-    return _define(lambda: Drafter(config, dtype))
+    return _define(Drafter, config, jnp.dtype(dtype), implementation)
 
 
 def abstract_target(config: TargetConfig, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
@@ -74,8 +80,9 @@ def leaves_of(abstract: Mapping[str, jax.ShapeDtypeStruct], flat: Mapping[str, A
     return tuple(jnp.asarray(flat[name], dtype=spec.dtype) for name, spec in abstract.items())
 
 
-def _define(build) -> tuple[Definition, dict[str, jax.ShapeDtypeStruct]]:
-    graph, state = nnx.split(nnx.eval_shape(build))
+@functools.cache
+def _define(model, config, dtype, implementation) -> tuple[Definition, dict[str, jax.ShapeDtypeStruct]]:
+    graph, state = nnx.split(nnx.eval_shape(lambda: model(config, dtype, implementation)))
     flat = [(".".join(map(str, path)), leaf.get_value()) for path, leaf in nnx.to_flat_state(state)]
     abstract = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in flat}
     return Definition(graph=graph, names=tuple(abstract)), abstract

@@ -10,6 +10,7 @@ import functools
 
 import jax.numpy as jnp
 
+from dspine_jax.config import DrafterConfig, TargetConfig
 from dspine_jax.pair import Pair, build_pair
 from tests.tiny import random_drafter, random_target, tiny_drafter_config, tiny_target_config
 
@@ -34,21 +35,29 @@ DRAFTER = tiny_drafter_config(
 
 
 @functools.cache
-def copying_pair(mixing: float = 0.3, code: float = 10.0, seed: int = 0) -> Pair:
+def copying_pair(
+    mixing: float = 0.3,
+    code: float = 10.0,
+    seed: int = 0,
+    *,
+    target_config: TargetConfig = TARGET,
+    drafter_config: DrafterConfig = DRAFTER,
+) -> Pair:
     """`mixing` scales what the target's layers add, `code` the stored codes.
 
     No mixing and large codes make a perfect copy; the defaults agree for a while, and depend on the whole context.
+    The drafter has one layer; its code and message are as wide as the target.
     """
-    target, drafter = random_target(TARGET, seed), random_drafter(DRAFTER, seed)
+    target, drafter = random_target(target_config, seed), random_drafter(drafter_config, seed)
     for name in target:
         if name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight")):
             target[name] = target[name] * mixing
-    eye = jnp.eye(TARGET.hidden_size)
+    eye = jnp.eye(target_config.hidden_size, dtype=target_config.dtype)
     for name in ("receiver_gate", "predecessor_gate"):
         drafter[f"injection.{name}.weight"] = 0 * eye
     drafter["injection.message.weight"] = eye
-    drafter["injection.gate_bias"] = jnp.full(TARGET.hidden_size, 30.0)  # gates are open
+    drafter["injection.gate_bias"] = jnp.full(len(eye), 30.0, eye.dtype)  # gates are open
     drafter["injection.writes.0.weight"] = eye
     drafter["injection.codebook.weight"] = code * target["embed_tokens.weight"]
     drafter["norm.weight"] = 1.0 + target["norm.weight"]
-    return build_pair(TARGET, DRAFTER, target, drafter)
+    return build_pair(target_config, drafter_config, target, drafter)

@@ -67,8 +67,7 @@ def test_equals_the_reference():
     case = Case(seed=1)
     got = case.run()[0]
     for slot in range(B):
-        weights = case.readout, case.write, *case.matrices, case.bias
-        want = _reference(case.x[slot], case.anchor_code[slot], *weights, eps=EPS)
+        want = _reference(case.x[slot], case.anchor_code[slot], case.readout, case.write, case.gates, eps=EPS)[0]
         assert_close("x", got[slot], want, FP32_OP)
 
 

@@ -14,6 +14,7 @@ from dspine_jax.cache.gdn_state import GDNState
 from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.loop.state import LoopState
 from pallas_kernels.gated_delta import fold_records
+from tests.pages import read_pages
 from tests.scripted import (
     SLOTS,
     TARGET,
@@ -48,7 +49,7 @@ def committed(state: LoopState) -> list[dict[str, jax.Array]]:
             folded = fold_records(layer.state, layer.records, cache.pending)
             layers.append({"state": folded, "conv": layer.conv_window(cache.pending, window)})
         else:
-            k, v = layer.read(cache.page_table)
+            k, v = read_pages(layer, cache.page_table)
             kept = (jnp.arange(k.shape[1])[None] < state.position[:, None])[..., None, None]
             layers.append({"k": jnp.where(kept, k, 0.0), "v": jnp.where(kept, v, 0.0)})
     rings = [{"draft k": ring.k, "draft v": ring.v} for ring in draft_cache.layers]

@@ -8,6 +8,7 @@ import pytest
 from dspine_jax.cache.gdn_state import GDNState
 from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.target.rows import Rows
+from tests.pages import read_pages
 from tests.quick_jit import jit
 from tests.target_cases import BLOCK, PLAIN, PROMPT, SLOTS
 from tests.target_runner import TargetRunner, committed, runner_of
@@ -54,7 +55,7 @@ def test_an_empty_slot_is_left_bit_for_bit(target, prompted, commit):
         np.testing.assert_array_equal(after[index].conv[0], want.conv[0])
     for old, new in zip(prompted.layers, read.cache.layers, strict=True):
         if isinstance(old, PagedKV):
-            for a, b in zip(old.read(prompted.page_table), new.read(read.cache.page_table), strict=True):
+            for a, b in zip(read_pages(old, prompted.page_table), read_pages(new, read.cache.page_table), strict=True):
                 np.testing.assert_array_equal(a[0], b[0])
 
 

@@ -19,6 +19,14 @@ FP32_OP = 1e-5
 # The same where all keys of a block are nearly equal and nothing decays: in float32 the powers of a 16-row
 # system of ones reach binomial(15, 7) = 6435 and cancel again; the measured error is 1.4e-5 against float64.
 FP32_EQUAL_KEYS = 1e-4
+# Tail scores whose residual is cancelled by the message to a hundredth: float32's rounding, a hundred times larger.
+FP32_CANCELLED = 3e-4
+# A replayed block in float32 against float64: sums of 128 products and systems of 16 rows solved row by row, so some
+# ten roundings by 6e-8, also where keys repeat, decays are steep or absent, or the state is large.
+FP32_REPLAY = 1e-6
+# A span in chunks of 32 rows in float32 against float64: the same, for systems of 32 rows and a state that carries the
+# rounding of all chunks before.
+FP32_PREFILL = 1e-6
 # Rotation by a float32 angle: at position 300 the angle itself is rounded by up to 1.5e-5.
 FP32_ROPE = 3e-5
 # Scores of the drafter's tail from float32 tables against the same scores made directly: the sum is split in two.
@@ -32,6 +40,8 @@ BF16_LOGITS = 3e-2
 BF16_TARGET = 4e-2
 # One op or layer in bfloat16 against float32: a few roundings by 2^-9.
 BF16_OP = 1e-2
+# Attention in bfloat16 against float64: weights, parts of the output and output are each rounded by 2^-9 at most.
+BF16_ATTENTION = 4e-3
 # One dot product of two rotated vectors at distant positions: their angles are rounded, see FP32_ROPE.
 FP32_SCORE = 1e-4
 # A change that must show: a hundred times the rounding of float32 in the tiny models.
@@ -40,8 +50,24 @@ FP32_VISIBLE = 1e-3
 BF16_BESIDE_PEER = 1.1
 # Share of the true best 16 tokens that the float8 pass must hand on among its 128.
 FP8_RECALL = 0.99
+# Scores of bfloat16 queries in two float8 parts against float64: an entry below 2^-10 of its row's largest is off by
+# up to 4.4e-6 of the largest, which is about four times the row's root mean square; the others are exact.
+E4M3_SPLIT = 2e-5
 # Forms of one drafter that differ by rounding may differ by this share in acceptance length.
 SAME_ACCEPTANCE = 0.05
+
+# Kernels on a device against the float32 reference. The matrix unit adds with fewer bits than float32 has, by how much
+# only a device can show: float32 operations are held to the rounding of some hundred such sums.
+DEVICE_KERNELS = {
+    "gated_delta_replay": FP32_OP,
+    "gated_delta_prefill": FP32_OP,
+    "tail_scores": FP32_OP,
+    "bridge": BF16_OP,
+    "paged_block_attention": BF16_ATTENTION,
+    "ring_block_attention": BF16_ATTENTION,
+    # Also the share of tokens that may differ: of nearly equal scores another one may be chosen.
+    "retrieval": 2e-2,
+}
 
 
 def relative_rms(got: npt.ArrayLike, want: npt.ArrayLike) -> float:

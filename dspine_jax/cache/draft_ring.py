@@ -40,16 +40,6 @@ class DraftRing:
             v=self.v.at[slot, row].set(v.astype(self.v.dtype), mode="drop"),
         )
 
-    def positions(self, length: Int[Array, " B"]) -> Int[Array, "B R"]:
-        """The position each row holds when positions 0 .. length - 1 were written; negative if none."""
-        return held_positions(length, self.k.shape[1])
-
-
-def held_positions(length: Int[Array, " B"], ring: int) -> Int[Array, "B R"]:
-    """Which of the positions 0 .. length - 1 each row of a ring holds: the last `ring` of them, others negative."""
-    last = length[:, None] - 1
-    return last - (last - jnp.arange(ring)[None, :]) % ring
-
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["layers"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)

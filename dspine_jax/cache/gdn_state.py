@@ -41,7 +41,7 @@ class GDNState:
             state=jnp.zeros((slots, value_heads, value_dim, key_dim), jnp.float32),
             records=Records(
                 k=jnp.zeros((slots, rows, key_heads, key_dim), jnp.float32),
-                d=jnp.zeros((slots, rows, value_heads, value_dim), jnp.float32),
+                d=jnp.zeros((slots, value_heads, value_dim, rows), jnp.float32),
                 g=jnp.zeros((slots, rows, value_heads), jnp.float32),
             ),
             conv=jnp.zeros((slots, rows + kernel - 1, channels), dtype),
@@ -59,5 +59,11 @@ def take_rows(x: Float[Array, "B R ..."], start: Int[Array, " B"], count: int) -
 
 
 def pad_rows(x: Float[Array, "B T ..."], rows: int) -> Float[Array, "B R ..."]:
-    """Zero rows appended so that a narrow block fits records of a fixed width."""
+    """Zero rows appended."""
     return jnp.pad(x, [(0, 0), (0, rows - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
+
+
+def pad_records(records: Records, rows: int) -> Records:
+    """Zero rows appended so that a narrow block's records have a fixed width."""
+    deltas = jnp.pad(records.d, [(0, 0)] * 3 + [(0, rows - records.d.shape[-1])])
+    return Records(k=pad_rows(records.k, rows), d=deltas, g=pad_rows(records.g, rows))

@@ -41,14 +41,6 @@ class PagedKV:
             v=self.v.at[at, row].set(v.astype(self.v.dtype), mode="drop"),
         )
 
-    def read(self, table: Int[Array, "B pages"]) -> tuple[Float[Array, "B S K D"], Float[Array, "B S K D"]]:
-        """All positions of each slot in order, S = pages of a slot * page."""
-
-        def gather(pages):
-            return pages[table].reshape(table.shape[0], -1, *pages.shape[2:])
-
-        return gather(self.k), gather(self.v)
-
 
 def identity_page_table(slots: int, pages_per_slot: int) -> Int[Array, "B pages"]:
     """Each slot owns a contiguous run of pages."""

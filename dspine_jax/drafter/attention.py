@@ -1,22 +1,24 @@
 """Block attention of the drafter: rows of one block read the fused context and their own block."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from dspine_jax.cache.draft_ring import DraftRing
 from dspine_jax.config import DrafterConfig
-from dspine_jax.layers import Linear, Scale, grouped_attention
+from dspine_jax.layers import Linear, Scale
 from dspine_jax.norms import rms_norm
 from dspine_jax.rope import apply_rope
+from pallas_kernels.block_attention import ring_block_attention
+from pallas_kernels.implementation import Implementation
 
 
 class DraftAttention(nnx.Module):
     """Qwen3-style attention; keys and values of the context come from the fused target features."""
 
-    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype):
+    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation: Implementation | None = implementation
         self.window = config.sliding_window if kind == "sliding_attention" else None
         # The checkpoint's own flag wins over what the layer type implies.
         self.causal = config.is_causal if config.is_causal is not None else kind == "sliding_attention"
@@ -43,27 +45,18 @@ class DraftAttention(nnx.Module):
         q = self.q_proj(x).reshape(*x.shape[:2], -1, self.config.head_dim)
         q = self._rotate(rms_norm(q, self.q_norm.weight[...], self.config.rms_norm_eps), positions)
         k, v = self.key_value(x, positions)
-        held = context.positions(positions[:, 0])
-        visible = self.visible_context(positions, held)
-        block = self.visible_block(positions)
-        o = grouped_attention(
+        o = ring_block_attention(
             q,
-            jnp.concatenate([context.k, k], axis=1),
-            jnp.concatenate([context.v, v], axis=1),
-            jnp.concatenate([visible, block], axis=-1),
+            context.k,
+            context.v,
+            k,
+            v,
+            positions[:, 0],
+            window=self.window,
+            causal=self.causal,
+            implementation=self.implementation,
         )
         return self.o_proj(o.reshape(*x.shape[:2], -1))
-
-    def visible_context(self, positions: Int[Array, "B T"], held: Int[Array, "B S"]) -> jax.Array:
-        """[B, T, S]: keys held at positions before the anchor, within the window that counts the row itself."""
-        anchor, row, key = positions[:, :1, None], positions[:, :, None], held[:, None, :]
-        oldest = jnp.zeros_like(row) if self.window is None else jnp.maximum(row - (self.window - 1), 0)
-        return (key >= oldest) & (key < anchor)
-
-    def visible_block(self, positions: Int[Array, "B T"]) -> jax.Array:
-        """[B, T, T]: all rows of the block, or the rows up to the reader's own."""
-        row, key = positions[:, :, None], positions[:, None, :]
-        return (key <= row) if self.causal else jnp.ones_like(key <= row)
 
     def _rotate(self, x, positions):
         return apply_rope(x, positions, rotary_dim=self.config.head_dim, theta=self.config.rope_theta)

@@ -13,7 +13,9 @@ from dspine_jax.config import DrafterConfig
 from dspine_jax.drafter.attention import DraftAttention
 from dspine_jax.layers import Embedding, GatedMLP, Linear, Scale
 from dspine_jax.norms import rms_norm
-from pallas_kernels.bridge import BridgeGates, bridge, gated_message
+from pallas_kernels.bridge import BridgeGates, bridge
+from pallas_kernels.implementation import Implementation
+from pallas_kernels.tail import refine
 
 
 @functools.partial(
@@ -32,10 +34,10 @@ class DraftStates:
 class DraftLayer(nnx.Module):
     """Pre-norm block attention, then pre-norm MLP."""
 
-    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype):
+    def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
         self.input_layernorm = Scale(config.hidden_size, dtype)
-        self.self_attn = DraftAttention(config, kind, dtype)
+        self.self_attn = DraftAttention(config, kind, dtype, implementation)
         self.post_attention_layernorm = Scale(config.hidden_size, dtype)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, dtype)
 
@@ -78,12 +80,18 @@ class Injection(nnx.Module):
 class Drafter(nnx.Module):
     """Parameter paths are the checkpoint's names; embedding and head belong to the target and come as arguments."""
 
-    def __init__(self, config: DrafterConfig, dtype: jnp.dtype = jnp.bfloat16):
+    def __init__(
+        self,
+        config: DrafterConfig,
+        dtype: jnp.dtype = jnp.bfloat16,
+        implementation: Implementation | None = None,
+    ):
         self.config = config
+        self.implementation: Implementation | None = implementation
         features = len(config.target_layer_ids) * config.hidden_size
         self.fc = Linear(config.hidden_size, features, dtype)
         self.hidden_norm = Scale(config.hidden_size, dtype)
-        self.layers = nnx.List([DraftLayer(config, kind, dtype) for kind in config.layer_types])
+        self.layers = nnx.List([DraftLayer(config, kind, dtype, implementation) for kind in config.layer_types])
         self.norm = Scale(config.hidden_size, dtype)
         self.injection = Injection(config, dtype)
 
@@ -152,15 +160,25 @@ class Drafter(nnx.Module):
                     write.weight[...],
                     inj.gates,
                     eps=self.config.rms_norm_eps,
+                    implementation=self.implementation,
                 )
         hidden = rms_norm(x[:, 1:], self.norm.weight[...], self.config.rms_norm_eps)
         return DraftStates(hidden=hidden, residual=before[:, 1:], magnitude=r[:, 1:], code=c[:, 1:])
 
     def refine(self, states: DraftStates, predecessor: Int[Array, "B T-1 U"]) -> Float[Array, "B T-1 U H"]:
         """h_t(u): the last write made again with a known predecessor token u, normed; float32 throughout."""
-        inj = self.injection
-        message = gated_message(states.code[:, :, None], inj.token_code(predecessor), inj.gates)
-        write = inj.writes[self.config.num_hidden_layers - 1].weight[...].astype(jnp.float32)
-        update = jnp.einsum("btum,hm->btuh", message, write, precision="highest")
-        y = states.residual.astype(jnp.float32)[:, :, None] + states.magnitude[:, :, None] * update
-        return rms_norm(y, self.norm.weight[...], self.config.rms_norm_eps)
+        return refine(
+            states.residual,
+            states.magnitude,
+            states.code,
+            self.injection.codebook(predecessor),
+            self.last_write,
+            self.norm.weight[...],
+            self.injection.gates,
+            eps=self.config.rms_norm_eps,
+        )
+
+    @property
+    def last_write(self) -> Float[Array, "H M"]:
+        """The write that the tail makes again."""
+        return self.injection.writes[self.config.num_hidden_layers - 1].weight[...]

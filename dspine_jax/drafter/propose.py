@@ -100,7 +100,14 @@ class Proposer:
             return retrieve_direct(hidden, head, keep=keep)
         if self.borrowed.coarse_head is None:
             raise ValueError("retrieval 'fp8' needs a coarse head; build the pair with it")
-        return retrieve(hidden, head, self.borrowed.coarse_head, coarse=self.options.coarse, keep=keep)
+        return retrieve(
+            hidden,
+            head,
+            self.borrowed.coarse_head,
+            coarse=self.options.coarse,
+            keep=keep,
+            implementation=self.drafter.implementation,
+        )
 
     def scores(
         self, states: DraftStates, anchor: Int[Array, " B"], candidates: Int[Array, "B T-1 k"]

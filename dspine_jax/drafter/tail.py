@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dspine_jax.drafter.model import Drafter, DraftStates
+from pallas_kernels import tail
+from pallas_kernels.tail import predecessor_table, receiver_table, tail_scores
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["predecessor", "receiver"], meta_fields=[])
@@ -31,21 +33,26 @@ def direct_scores(
     head: Float[Array, "V H"],
 ) -> Float[Array, "B T-1 k k"]:
     """s[b, t, u, v] in float32. Position 0's predecessor is the anchor for every u."""
-    refined = drafter.refine(states, predecessors(anchor, candidates))
-    return jnp.einsum("btuh,btvh->btuv", refined, head[candidates].astype(jnp.float32), precision="highest")
+    return tail_scores(
+        states.residual,
+        states.magnitude,
+        states.code,
+        drafter.injection.codebook(predecessors(anchor, candidates)),
+        head[candidates],
+        drafter.last_write,
+        drafter.norm.weight[...],
+        drafter.injection.gates,
+        eps=drafter.config.rms_norm_eps,
+        implementation=drafter.implementation,
+    )
 
 
 def build_tables(drafter: Drafter, head: Float[Array, "V H"], dtype: jnp.dtype) -> TailTables:
     """P and Q of the factorised scores, computed in float32 and stored in `dtype`."""
     inj = drafter.injection
-    codes = inj.token_code(jnp.arange(head.shape[0]))
-    project = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
-    gate = project("vc,mc->vm", codes, inj.predecessor_gate.weight[...].astype(jnp.float32))
-    message = project("vc,mc->vm", codes, inj.message.weight[...].astype(jnp.float32))
-    write = inj.writes[drafter.config.num_hidden_layers - 1].weight[...].astype(jnp.float32)
-    receiver = project("vh,hm->vm", _normed_head(drafter, head), write)
     return TailTables(
-        predecessor=jnp.concatenate([gate, message], axis=-1).astype(dtype), receiver=receiver.astype(dtype)
+        predecessor=predecessor_table(inj.codebook.weight[...], inj.gates).astype(dtype),
+        receiver=receiver_table(head, drafter.last_write, drafter.norm.weight[...]).astype(dtype),
     )
 
 
@@ -57,21 +64,20 @@ def table_scores(
     candidates: Int[Array, "B T-1 k"],
     head: Float[Array, "V H"],
 ) -> Float[Array, "B T-1 k k"]:
-    """rho_t(u) * s_t(u, v), from the tables: x_t . (g * head_v) + r_t m_t(u) . Q[v].
+    """rho_t(u) * s_t(u, v), from the tables.
 
     rho, the root mean square of the refined row, is one positive factor for all v: it changes no argmax.
     """
-    einsum = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
-    inj = drafter.injection
-    gathered = tables.predecessor[predecessors(anchor, candidates)].astype(jnp.float32)
-    gate, message = jnp.split(gathered, 2, axis=-1)  # [B, T-1, k, M]
-    receiver = einsum("btc,mc->btm", states.code, inj.receiver_gate.weight[...].astype(jnp.float32))
-    bias = inj.gate_bias[...].astype(jnp.float32)
-    m = jax.nn.sigmoid(receiver[:, :, None] + gate + bias) * message
-    normed = _normed_head(drafter, head[candidates])
-    base = einsum("bth,btvh->btv", states.residual.astype(jnp.float32), normed)
-    update = einsum("btum,btvm->btuv", m, tables.receiver[candidates].astype(jnp.float32))
-    return base[:, :, None] + states.magnitude[..., None] * update
+    return tail.table_scores(
+        states.residual,
+        states.magnitude,
+        states.code,
+        tables.predecessor[predecessors(anchor, candidates)],
+        tables.receiver[candidates],
+        head[candidates],
+        drafter.norm.weight[...],
+        drafter.injection.gates,
+    )
 
 
 def greedy_chain(scores: Float[Array, "B T-1 k k"], candidates: Int[Array, "B T-1 k"]) -> Int[Array, "B T-1"]:
@@ -91,7 +97,3 @@ def predecessors(anchor: Int[Array, " B"], candidates: Int[Array, "B T-1 k"]) ->
     """The token before each row, for each candidate choice: the anchor, then the previous row's candidates."""
     first = jnp.broadcast_to(anchor[:, None, None], candidates[:, :1].shape)
     return jnp.concatenate([first, candidates[:, :-1]], axis=1)
-
-
-def _normed_head(drafter: Drafter, head):
-    return drafter.norm.weight[...].astype(jnp.float32) * head.astype(jnp.float32)

@@ -7,17 +7,20 @@ from jaxtyping import Array, Float, Int
 
 from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.config import TargetConfig
-from dspine_jax.layers import Linear, Scale, grouped_attention
+from dspine_jax.layers import Linear, Scale
 from dspine_jax.norms import rms_norm_one_plus
 from dspine_jax.rope import apply_rope
 from dspine_jax.target.rows import Rows
+from pallas_kernels.block_attention import paged_block_attention
+from pallas_kernels.implementation import Implementation
 
 
 class Attention(nnx.Module):
     """softmax(q k^T / sqrt(D)) v, times sigmoid(gate), through o_proj (transformers `Qwen3_5Attention`)."""
 
-    def __init__(self, config: TargetConfig, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation: Implementation | None = implementation
         hidden, dim = config.hidden_size, config.head_dim
         q_width = config.num_attention_heads * dim
         kv_width = config.num_key_value_heads * dim
@@ -44,9 +47,15 @@ class Attention(nnx.Module):
         k = apply_rope(k, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
 
         kv = kv.write(table, rows.positions, rows.valid, k, v)
-        keys, values = kv.read(table)
-        visible = jnp.arange(keys.shape[1])[None, None, :] <= rows.positions[:, :, None]
-        o = grouped_attention(q, keys, values, visible)
+        o = paged_block_attention(
+            q,
+            kv.k,
+            kv.v,
+            table,
+            rows.positions[:, 0],
+            # The kernel serves blocks; the many rows of a prompt chunk are dense work, which XLA does well.
+            implementation="xla" if rows.commit and self.implementation != "reference" else self.implementation,
+        )
         if cfg.attn_output_gate:
             o = o * jax.nn.sigmoid(gate)
         return self.o_proj(o.reshape(heads)), kv

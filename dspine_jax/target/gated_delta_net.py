@@ -5,12 +5,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from dspine_jax.cache.gdn_state import GDNState, pad_rows, take_rows
+from dspine_jax.cache.gdn_state import GDNState, pad_records, pad_rows, take_rows
 from dspine_jax.config import TargetConfig
 from dspine_jax.layers import Linear, Scale, silu
 from dspine_jax.norms import l2_norm, rms_norm_gated
 from dspine_jax.target.rows import Rows
-from pallas_kernels.gated_delta import Records, fold_records, gated_delta_prefill, gated_delta_replay
+from pallas_kernels.gated_delta import fold_records, gated_delta_prefill, gated_delta_replay
+from pallas_kernels.implementation import Implementation
 
 
 class Conv(nnx.Module):
@@ -32,8 +33,9 @@ class Conv(nnx.Module):
 class GatedDeltaNet(nnx.Module):
     """transformers `Qwen3_5GatedDeltaNet`; the recurrence is `pallas_kernels.gated_delta`."""
 
-    def __init__(self, config: TargetConfig, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation: Implementation | None = implementation
         hidden = config.hidden_size
         key_width = config.linear_num_key_heads * config.linear_key_head_dim
         value_heads = config.linear_num_value_heads
@@ -63,12 +65,14 @@ class GatedDeltaNet(nnx.Module):
         record_rows = cache.records.g.shape[1]
         if rows.commit:
             state = fold_records(cache.state, cache.records, pending)
-            o, state = gated_delta_prefill(q, k, v, g, beta, state)
+            o, state = gated_delta_prefill(q, k, v, g, beta, state, implementation=self.implementation)
             conv = pad_rows(take_rows(inputs, rows.length, width), record_rows + width)
             cache = GDNState(state=state, records=cache.records, conv=conv)
         else:
-            o, state, records = gated_delta_replay(cache.state, cache.records, pending, q, k, v, g, beta)
-            records = Records(*(pad_rows(r, record_rows) for r in (records.k, records.d, records.g)))
+            o, state, records = gated_delta_replay(
+                cache.state, cache.records, pending, q, k, v, g, beta, implementation=self.implementation
+            )
+            records = pad_records(records, record_rows)
             cache = GDNState(state=state, records=records, conv=pad_rows(inputs, record_rows + width))
 
         z = self.in_proj_z(x).reshape(o.shape)

@@ -16,20 +16,21 @@ from dspine_jax.norms import rms_norm_one_plus
 from dspine_jax.target.attention import Attention
 from dspine_jax.target.gated_delta_net import GatedDeltaNet
 from dspine_jax.target.rows import Rows
+from pallas_kernels.implementation import Implementation
 
 
 class Layer(nnx.Module):
     """Pre-norm mixer (gated delta net or attention), then pre-norm MLP, both added to the residual stream."""
 
-    def __init__(self, config: TargetConfig, kind: str, dtype: jnp.dtype):
+    def __init__(self, config: TargetConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
         self.input_layernorm = Scale(config.hidden_size, dtype)
         self.post_attention_layernorm = Scale(config.hidden_size, dtype)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, dtype)
         if kind == "full_attention":
-            self.self_attn = Attention(config, dtype)
+            self.self_attn = Attention(config, dtype, implementation)
         else:
-            self.linear_attn = GatedDeltaNet(config, dtype)
+            self.linear_attn = GatedDeltaNet(config, dtype, implementation)
 
     def __call__(
         self, x: Float[Array, "B T H"], rows: Rows, entry: PagedKV | GDNState, cache: TargetCache
@@ -45,12 +46,20 @@ class Layer(nnx.Module):
 
 
 class Target(nnx.Module):
-    """The text stack of `qwen3_5`. Parameter paths are the checkpoint's names without their prefix."""
+    """The text stack of `qwen3_5`. Parameter paths are the checkpoint's names without their prefix.
 
-    def __init__(self, config: TargetConfig, dtype: jnp.dtype = jnp.bfloat16):
+    `implementation` is what the operations of `pallas_kernels` run as; training needs "xla", which has gradients.
+    """
+
+    def __init__(
+        self,
+        config: TargetConfig,
+        dtype: jnp.dtype = jnp.bfloat16,
+        implementation: Implementation | None = None,
+    ):
         self.config = config
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
-        self.layers = nnx.List([Layer(config, kind, dtype) for kind in config.layer_types])
+        self.layers = nnx.List([Layer(config, kind, dtype, implementation) for kind in config.layer_types])
         self.norm = Scale(config.hidden_size, dtype)
         if not config.tie_word_embeddings:
             self.lm_head = Linear(config.vocab_size, config.hidden_size, dtype)

@@ -75,7 +75,7 @@ def run_draft(target: Path, out: Path, recipe: Mapping[str, Any]) -> None:
     if plan.faults:
         raise WeightsError(report(plan.model, str(target), plan.faults))
     weights = {entry.parameter: array for entry, array in Source(model=model, plan=plan).read()}
-    definition, abstract = define_target(model.config, jnp.dtype("float32"))
+    definition, abstract = define_target(model.config, jnp.dtype("float32"), "xla")
     leaves = leaves_of(abstract, weights)
 
     shortest, longest = training["prompt_tokens"]

@@ -57,7 +57,7 @@ def train_drafter(
 ) -> None:
     """Trains in float32; `save` receives the flat weights every 500 steps and at the end."""
     training, seed = recipe["drafter_training"], recipe["seed"]
-    definition, abstract = define_drafter(config, jnp.dtype("float32"))
+    definition, abstract = define_drafter(config, jnp.dtype("float32"), "xla")
     leaves = leaves_of(abstract, initial_weights(abstract, seed=seed, ones=True, layers=config.num_hidden_layers))
     optimizer = make_optimizer(training)
     optimizer_state = optimizer.init(leaves)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from dspine_jax.cache.draft_ring import DraftCache, DraftRing, held_positions
+from dspine_jax.cache.draft_ring import DraftCache, DraftRing
 from dspine_jax.drafter import Drafter
+from pallas_kernels.block_attention import held_positions
 
 
 @dataclasses.dataclass(frozen=True)

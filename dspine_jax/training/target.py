@@ -73,7 +73,7 @@ def train_target(
 ) -> None:
     """Trains in float32; `save` receives the flat weights every 500 steps and at the end."""
     training, seed = recipe["target_training"], recipe["seed"]
-    definition, abstract = define_target(config, jnp.float32)
+    definition, abstract = define_target(config, jnp.float32, "xla")
     leaves = leaves_of(abstract, initial_weights(abstract, seed=seed, ones=False, layers=config.num_hidden_layers))
     optimizer = make_optimizer(training)
     optimizer_state = optimizer.init(leaves)

@@ -8,7 +8,9 @@ For row t of a block, with x the residual after a layer's MLP (H hidden, C code 
 Row 0 is a known token: its code is sqrt(C) times its codebook vector. m_0 = 0 keeps blocks from mixing.
 """
 
+from pallas_kernels.bridge.api import bridge
+from pallas_kernels.bridge.gates import BridgeGates
 from pallas_kernels.bridge.reference import bridge_reference
-from pallas_kernels.bridge.xla import BridgeGates, bridge, gated_message
+from pallas_kernels.bridge.tiles import Tiles, candidate_tiles, default_tiles
 
-__all__ = ["BridgeGates", "bridge", "bridge_reference", "gated_message"]
+__all__ = ["BridgeGates", "Tiles", "bridge", "bridge_reference", "candidate_tiles", "default_tiles"]

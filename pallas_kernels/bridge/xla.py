@@ -1,29 +1,13 @@
 """Plain XLA form over all rows of all blocks at once."""
 
-import dataclasses
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["receiver_gate", "predecessor_gate", "message", "gate_bias"],
-    meta_fields=[],
-)
-@dataclasses.dataclass(frozen=True)
-class BridgeGates:
-    """The projections that all layers share."""
-
-    receiver_gate: Float[Array, "M C"]  # G
-    predecessor_gate: Float[Array, "M C"]  # Gp
-    message: Float[Array, "M C"]  # A
-    gate_bias: Float[Array, " M"]  # b
+from pallas_kernels.bridge.gates import BridgeGates
 
 
-def bridge(
+def bridge_xla(
     x: Float[Array, "B T H"],
     anchor_code: Float[Array, "B C"],
     readout: Float[Array, "C H"],
@@ -32,10 +16,7 @@ def bridge(
     *,
     eps: float,
 ) -> tuple[Float[Array, "B T H"], Float[Array, "B T 1"], Float[Array, "B T C"]]:
-    """x' in x's dtype, and the float32 magnitudes r and codes c that made it.
-
-    Products take operands of x's dtype and accumulate in float32; everything between them is float32.
-    """
+    """x', r and c as of `bridge`."""
     x32 = x.astype(jnp.float32)
     r = jnp.sqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True))
     z = _project((x32 / (r + eps)).astype(x.dtype), readout)
@@ -43,19 +24,12 @@ def bridge(
     norm = jnp.sqrt(jnp.sum(jnp.square(z), axis=-1, keepdims=True) + eps**2)
     c = z.shape[-1] ** 0.5 * z / (norm + eps)
     c = jnp.concatenate([anchor_code.astype(jnp.float32)[:, None], c[:, 1:]], axis=1)
-    m = gated_message(c[:, 1:].astype(x.dtype), c[:, :-1].astype(x.dtype), gates)
-    update = r[:, 1:] * _project(m.astype(x.dtype), write)
-    written = x32[:, 1:] + update
-    return jnp.concatenate([x[:, :1], written.astype(x.dtype)], axis=1), r, c
-
-
-def gated_message(
-    receiver: Float[Array, "*R C"], predecessor: Float[Array, "*P C"], gates: BridgeGates
-) -> Float[Array, "*Q M"]:
-    """m = sigmoid(G c + Gp c_prev + b) * (A c_prev) in float32; leading dimensions broadcast."""
+    receiver, predecessor = c[:, 1:].astype(x.dtype), c[:, :-1].astype(x.dtype)
     gate = _project(receiver, gates.receiver_gate) + _project(predecessor, gates.predecessor_gate)
     gate = jax.nn.sigmoid(gate + gates.gate_bias.astype(jnp.float32))
-    return gate * _project(predecessor, gates.message)
+    m = gate * _project(predecessor, gates.message)
+    written = x32[:, 1:] + r[:, 1:] * _project(m.astype(x.dtype), write)
+    return jnp.concatenate([x[:, :1], written.astype(x.dtype)], axis=1), r, c
 
 
 def _project(x, weight):

@@ -9,8 +9,10 @@ One token updates the state S [V, K] of a value head, in float32 (g <= 0 is the 
 committing it: the records (k, d, g) of a block let any prefix of it be folded later.
 """
 
+from pallas_kernels.gated_delta.api import gated_delta_prefill, gated_delta_replay
+from pallas_kernels.gated_delta.records import Records
 from pallas_kernels.gated_delta.reference import gated_delta_recurrent
-from pallas_kernels.gated_delta.xla import Records, fold_records, gated_delta_prefill, gated_delta_replay
+from pallas_kernels.gated_delta.xla import fold_records
 
 __all__ = [
     "Records",

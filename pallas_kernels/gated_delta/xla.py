@@ -7,27 +7,19 @@ With G the cumulative sum of g inside a block and S the state before it, the del
 and o_i = exp(G_i) S q_i + sum_{j <= i} exp(G_i - G_j) (q_i . k_j) d_j (Yang et al., arXiv 2412.06464).
 """
 
-import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.gated_delta.log_decay import split_decay
+from pallas_kernels.gated_delta.records import Records
+
 _einsum = functools.partial(jnp.einsum, precision="highest")
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["k", "d", "g"], meta_fields=[])
-@dataclasses.dataclass(frozen=True)
-class Records:
-    """What a block leaves behind so that any prefix of it can be folded into the state later."""
-
-    k: Float[Array, "B R Nk K"]  # normalised keys
-    d: Float[Array, "B R Nv V"]  # deltas; row j depends on rows <= j only
-    g: Float[Array, "B R Nv"]  # log decays
-
-
-def gated_delta_prefill(
+def prefill(
     q: Float[Array, "B T Nk K"],
     k: Float[Array, "B T Nk K"],
     v: Float[Array, "B T Nv V"],
@@ -51,17 +43,15 @@ def gated_delta_prefill(
 
     q, k = split(q, repeat), split(k, repeat)
     v, g, beta = split(v), split(g), split(beta)
-    cumulative, mix, solve = _block_matrices(q, k, g, beta)
+    into, onward, mix, solve = _block_matrices(q, k, g, beta)
 
     def step(state, block):
-        q, k, v, beta, cumulative, mix, solve = block
-        deltas, o = _read(q, k, v, beta, cumulative, mix, solve, state)
-        last = cumulative[..., -1:]
-        weighted = k * jnp.exp(last - cumulative)[..., None]
-        state = jnp.exp(last)[..., None] * state + _einsum("bncv,bnck->bnvk", deltas, weighted)
-        return state, o
+        q, k, v, beta, into, onward, mix, solve = block
+        deltas, o = _read(q, k, v, beta, into, mix, solve, state)
+        update = _einsum("bncv,bnck->bnvk", deltas, k * onward[..., None])
+        return into[..., -1:, None] * state + update, o
 
-    state, o = jax.lax.scan(step, state.astype(jnp.float32), (q, k, v, beta, cumulative, mix, solve))
+    state, o = jax.lax.scan(step, state.astype(jnp.float32), (q, k, v, beta, into, onward, mix, solve))
     o = jnp.moveaxis(jnp.moveaxis(o, 2, 3), 0, 1)  # [B, chunks, C, N, V]
     return o.reshape(o.shape[0], -1, *o.shape[3:])[:, :rows], state
 
@@ -73,18 +63,17 @@ def fold_records(
     keep = jnp.arange(records.g.shape[1])[None, :] < accepted[:, None]  # [B, R]
     # Select instead of multiplying by zero: rows that were rejected may hold anything.
     g = jnp.where(keep[..., None], records.g, 0.0)
-    d = jnp.where(keep[..., None, None], records.d, 0.0)
+    d = jnp.where(keep[:, None, None, :], records.d, 0.0)
     k = jnp.where(keep[..., None, None], records.k, 0.0)
-    cumulative = jnp.cumsum(g, axis=1)
-    total = cumulative[:, -1:]
-    repeat = d.shape[2] // k.shape[2]
-    weighted = jnp.repeat(k, repeat, axis=2) * jnp.exp(total - cumulative)[..., None]
-    update = _einsum("brnv,brnk->bnvk", d, weighted)
-    folded = jnp.exp(total[:, 0])[..., None, None] * state + update
+    # Summed from the end: a difference of two sums would lose what follows a strong decay.
+    onward = jnp.exp(jax.lax.cumsum(jnp.pad(g[:, 1:], [(0, 0), (0, 1), (0, 0)]), axis=1, reverse=True))
+    repeat = d.shape[1] // k.shape[2]
+    update = _einsum("bnvr,brnk->bnvk", d, jnp.repeat(k, repeat, axis=2) * onward[..., None])
+    folded = jnp.exp(jnp.sum(g, axis=1))[..., None, None] * state + update
     return jnp.where((accepted > 0)[:, None, None, None], folded, state)
 
 
-def gated_delta_replay(
+def replay(
     state: Float[Array, "B Nv V K"],
     records: Records,
     accepted: Int[Array, " B"],
@@ -94,36 +83,37 @@ def gated_delta_replay(
     g: Float[Array, "B T Nv"],
     beta: Float[Array, "B T Nv"],
 ) -> tuple[Float[Array, "B T Nv V"], Float[Array, "B Nv V K"], Records]:
-    """Folds `accepted` rows of `records`, then reads a block of T rows from the folded state.
-
-    Returns the outputs, the folded state (which does not contain the new rows) and the new rows' records.
-    """
+    """See `gated_delta_replay`."""
     state = fold_records(state, records, accepted)
     repeat = v.shape[2] // k.shape[2]
     q32, k32, v32, g32, beta32 = (x.astype(jnp.float32) for x in (q, k, v, g, beta))
     by_head = [jnp.moveaxis(x, 1, 2) for x in (q32, k32, v32, g32, beta32)]
     q_h, k_h = (jnp.repeat(x, repeat, axis=1) for x in by_head[:2])
     v_h, g_h, beta_h = by_head[2:]
-    cumulative, mix, solve = _block_matrices(q_h, k_h, g_h, beta_h)
-    deltas, o = _read(q_h, k_h, v_h, beta_h, cumulative, mix, solve, state)
-    return jnp.moveaxis(o, 1, 2), state, Records(k=k32, d=jnp.moveaxis(deltas, 1, 2), g=g32)
+    into, _, mix, solve = _block_matrices(q_h, k_h, g_h, beta_h)
+    deltas, o = _read(q_h, k_h, v_h, beta_h, into, mix, solve, state)
+    return jnp.moveaxis(o, 1, 2), state, Records(k=k32, d=jnp.swapaxes(deltas, -1, -2), g=g32)
 
 
 def _block_matrices(q, k, g, beta):
-    """Everything that does not need the state: cumulative gates, (q k^T) decay and (I + A)^-1."""
-    cumulative = jnp.cumsum(g, axis=-1)  # [..., C]
+    """Everything that does not need the state.
+
+    The decays from before the block into each row and from each row to the last one [..., C], then (q k^T) decay and
+    (I + A)^-1 [..., C, C].
+    """
     size = g.shape[-1]
-    lower = jnp.tril(jnp.ones((size, size), bool))
+    high, low = (jnp.cumsum(x, axis=-1) for x in split_decay(g, size))
+    between = sum(x[..., :, None] - x[..., None, :] for x in (high, low))
     # Masked before exp: above the diagonal the difference is positive and could overflow.
-    decay = jnp.exp(jnp.where(lower, cumulative[..., :, None] - cumulative[..., None, :], -jnp.inf))
+    decay = jnp.exp(jnp.where(jnp.tril(jnp.ones((size, size), bool)), between, -jnp.inf))
     strict = jnp.tril(jnp.ones((size, size), bool), -1)
     a = jnp.where(strict, beta[..., :, None] * _einsum("...ik,...jk->...ij", k, k) * decay, 0.0)
     mix = _einsum("...ik,...jk->...ij", q, k) * decay
-    return cumulative, mix, _unit_lower_inverse(a)
+    return jnp.exp(high + low), decay[..., -1, :], mix, _unit_lower_inverse(a)
 
 
-def _read(q, k, v, beta, cumulative, mix, solve, state):
-    into = jnp.exp(cumulative)[..., None]
+def _read(q, k, v, beta, into, mix, solve, state):
+    into = into[..., None]
     residual = beta[..., None] * (v - into * _einsum("bnck,bnvk->bncv", k, state))
     deltas = _einsum("bnij,bnjv->bniv", solve, residual)
     return deltas, into * _einsum("bnck,bnvk->bncv", q, state) + _einsum("bnij,bnjv->bniv", mix, deltas)

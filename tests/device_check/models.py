@@ -1,19 +1,13 @@
-"""What only a GPU can show, in a few minutes: run by `make device-check`, one JSON line per finding.
+"""Whole models on the device: losslessness, and what a cycle costs at the released sizes."""
 
-1. The bundled pair in float32: speculative and plain decoding give the same tokens on this device.
-2. A pair of the released 27B sizes with random bfloat16 weights: time of a plain step and of a speculative cycle,
-   in turn, and what both cost in memory traffic. Random weights accept nothing, so a cycle's time says what a cycle
-   costs, not how many tokens it brings.
-"""
-
-import argparse
 import json
+import math
 import statistics
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,58 +21,42 @@ from dspine_jax.pair import Pair, build_pair
 from dspine_jax.request import check_requests, new_state
 from dspine_jax.weights import abstract_drafter, abstract_target
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BUNDLED = ROOT / "dspine_jax" / "assets" / "tiny-pair"
 CONFIGS = ROOT / "tests" / "golden" / "configs"
 
 
-def main() -> int:
-    """0 when every check holds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--skip-large", action="store_true", help="only the bundled pair")
-    arguments = parser.parse_args()
-    device = jax.devices()[0]
-    if device.platform != "gpu":
-        print(f"device-check: error: the default device is {device.platform}, wanted a GPU", file=sys.stderr)
-        return 1
-    tell("device", kind=device.device_kind, jax=jax.__version__)
-    with jax.default_matmul_precision("highest"):
-        same = lossless()
-    if not arguments.skip_large:
-        cost()
-    return 0 if same else 1
-
-
-def lossless() -> bool:
-    """Check 1."""
+def lossless() -> dict[str, Any]:
+    """Speculative and plain decoding of the bundled pair in float32, token for token."""
     pair = dspine_jax.load_hf(target=BUNDLED / "target", draft=BUNDLED / "draft", dtype="float32")
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 900, length) for length in (1, 7, 63, 64, 65, 130, 200, 300)]
     ours = dspine_jax.generate(pair, prompts, max_new_tokens=128, stop_token_ids=())
     plain = dspine_jax.generate_plain(pair, prompts, max_new_tokens=128, stop_token_ids=())
     same = [bool(np.array_equal(a, b)) for a, b in zip(ours.tokens, plain.tokens, strict=True)]
-    tell("lossless", same=same, acceptance_length=ours.stats.acceptance_length)
-    return all(same)
+    return {"check": "lossless", "same": same, "acceptance": ours.stats.acceptance_length, "ok": all(same)}
 
 
-def cost() -> None:
-    """Check 2."""
-    pair = large_pair()
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(pair.weights))
-    tell("large pair", gigabytes=weights / 1e9)
-    for slots in (1, 8):
-        prompts = [np.arange(1, 513)] * slots
-        batch = check_requests(pair.target_config, prompts, 256, ())
-        times = {}
-        for name, plan, drafter, step in (
+def cost() -> Iterator[dict[str, Any]]:
+    """Seconds of a plain step and of a cycle with random weights: they accept nothing, so only the cost counts."""
+    kernels = large_pair()
+    forms = {"kernels": kernels, "xla": kernels.with_implementation("xla")}
+    gigabytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kernels.weights)) / 1e9
+    for slots, name in ((1, "kernels"), (1, "xla"), (8, "kernels")):
+        pair = forms[name]
+        batch = check_requests(pair.target_config, [np.arange(1, 513)] * slots, 256, ())
+        seconds = {}
+        for what, plan, drafter, step in (
             ("plain", pair.plain_plan, None, loop.run_plain_step),
             ("cycle", pair.plan, pair.drafter_config, loop.run_cycle),
         ):
             state = new_state(batch, pair.target_config, drafter, pair.dtype)
             state = prefill(plan, pair.weights, state, batch)
-            times[name] = step_seconds(partial(step, plan, pair.weights), state)
-        tell("step", slots=slots, seconds=times, cycle_over_plain=times["cycle"] / times["plain"])
-    tell("memory", **{k: v for k, v in (jax.devices()[0].memory_stats() or {}).items() if "peak" in k})
+            seconds[what] = step_seconds(partial(step, plan, pair.weights), state)
+        finite = all(math.isfinite(value) and value > 0 for value in seconds.values())
+        yield {"check": "cost", "form": name, "slots": slots, "weights_gb": gigabytes, "seconds": seconds, "ok": finite}
+    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+    yield {"check": "memory", "peak_gb": peak / 1e9, "ok": peak > 0}
 
 
 def step_seconds(step, state, repeats: int = 20) -> float:
@@ -107,12 +85,3 @@ def draw(abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
     )
     keys = jax.random.split(jax.random.key(0), len(abstract))
     return {name: make(key, spec.shape, spec.dtype) for key, (name, spec) in zip(keys, abstract.items(), strict=True)}
-
-
-def tell(what: str, **values: object) -> None:
-    """One line of JSON."""
-    print(json.dumps({"check": what} | values), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

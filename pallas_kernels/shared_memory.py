@@ -1,0 +1,20 @@
+"""Shared memory of a Hopper multiprocessor: how much there is, and the layout that wgmma and TMA agree on."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.typing import DTypeLike
+
+SHARED_MEMORY_BYTES = 232_448  # that one block may have, compute capability 9.0
+
+
+def tiled(dtype: DTypeLike, swizzle: int, *shape: int) -> Any:
+    """A buffer whose lines of `swizzle` bytes lie so that rows and columns can be read without conflicts."""
+    return plgpu.SMEM(shape, dtype, transforms=tile_transforms(dtype, swizzle))
+
+
+def tile_transforms(dtype: DTypeLike, swizzle: int) -> tuple[Any, ...]:
+    """Tiles of eight lines of `swizzle` bytes, swizzled."""
+    tiling = plgpu.TilingTransform((8, swizzle // jnp.dtype(dtype).itemsize))  # pyright: ignore[reportAbstractUsage]
+    return tiling, plgpu.SwizzleTransform(swizzle)  # pyright: ignore[reportAbstractUsage]

@@ -1,0 +1,61 @@
+"""Arguments of each kernel's programs that make sense: what random values alone would not give."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.retrieval import quantize_head
+from tests.device_check.timing import random_like
+from tests.kernels.machine_code import Program
+
+
+def arguments(program: Program, seed: int) -> tuple[Any, ...]:
+    """Positional arguments on the device, fresh for each seed."""
+    values = random_like(program.shapes, seed)
+    return _SENSE.get(program.op, lambda *given: given)(*values)
+
+
+def _paged(q, k, v, table, start):
+    """Every slot's pages in a shuffled order, and a context that fills them."""
+    pages = jax.random.permutation(jax.random.key(1), k.shape[0])[: table.size].reshape(table.shape)
+    full = table.shape[1] * k.shape[1] - q.shape[1]
+    return 4 * q, k, v, pages.astype(table.dtype), jnp.full_like(start, full)
+
+
+def _ring(q, k, v, block_k, block_v, length):
+    """A ring that has gone round."""
+    return 4 * q, k, v, block_k, block_v, jnp.full_like(length, 2 * k.shape[1] + 5)
+
+
+def _retrieval(h, head, _coarse):
+    return h, head, quantize_head(head)
+
+
+def _prefill(q, k, v, g, beta, state):
+    return (*_gated_rows(q, k, v, g, beta), state)
+
+
+def _replay(state, records, accepted, *rows):
+    half = jnp.full_like(accepted, records.g.shape[1] // 2)
+    # Any log decay is at most 0.
+    records = jax.tree.map(jnp.abs, records)
+    return state, type(records)(k=_unit(records.k), d=records.d, g=-records.g), half, *_gated_rows(*rows)
+
+
+def _gated_rows(q, k, v, g, beta):
+    return _unit(q) * q.shape[-1] ** -0.5, _unit(k), v, -jax.nn.softplus(g), jax.nn.sigmoid(beta)
+
+
+def _unit(x):
+    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+
+_SENSE: dict[str, Callable[..., tuple]] = {
+    "paged_block_attention": _paged,
+    "ring_block_attention": _ring,
+    "retrieval": _retrieval,
+    "gated_delta_prefill": _prefill,
+    "gated_delta_replay": _replay,
+}

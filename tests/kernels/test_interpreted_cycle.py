@@ -1,0 +1,30 @@
+"""The models with every kernel give the same tokens as with the XLA forms, cycle by cycle."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernels import interpreted_cycle
+
+pytestmark = pytest.mark.kernels
+
+
+def test_a_whole_generation_gives_the_same_tokens():
+    done = subprocess.run(
+        [sys.executable, "-m", interpreted_cycle.__name__],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "32"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = json.loads(done.stdout)
+    assert report["kernels"] == report["xla"]
+    assert not report["races"]
+    # Some block was folded by more than its first row, so that every part of a cycle had an effect.
+    assert max(map(max, report["xla"]["accepted"])) >= 2
+    assert all(len(tokens) == interpreted_cycle.NEW_TOKENS for tokens in report["xla"]["tokens"])
