@@ -18,13 +18,13 @@ from dspine_jax.pair import Pair
 from tests.tiny import tiny_drafter_config, tiny_target_config
 
 VOCAB, KEEP, BLOCK = 5, 3, 16
-KINDS = ("random", "copy", "wrong")
-RANDOM, COPY, WRONG = range(3)
+KINDS = ("random", "copy", "wrong", "stumbling")
+RANDOM, COPY, WRONG, STUMBLING = range(len(KINDS))
 
 _rng = np.random.default_rng(29)
 # [last, next]. Two tokens are rare, so that the three candidates of a row can be nearly all of the law.
 LOGITS = (_rng.normal(0.0, 0.9, (VOCAB, VOCAB)) - np.array([0, 0, 0, 1.6, 1.9])).astype(np.float32)
-# Per kind, scores of the next token: unrelated to the target's, near them, or high where the target's are low.
+# Per kind but the last, scores of the next token: unrelated to the target's, near them, or high where they are low.
 SCORES = np.stack(
     [
         _rng.normal(0.0, 0.2, LOGITS.shape),
@@ -32,15 +32,15 @@ SCORES = np.stack(
         -3.0 * LOGITS,
     ]
 ).astype(np.float32)
-# Per kind, the candidates of every row: never all tokens, and in an order that changes from row to row. They are the
+# Likewise the candidates of every row: never all tokens, and in an order that changes from row to row. They are the
 # tokens that are not rare, but for every third row of the random drafter.
 CANDIDATES = np.stack(
     [
         [_rng.permutation(VOCAB if (kind, row % 3) == (RANDOM, 1) else KEEP)[:KEEP] for row in range(BLOCK - 1)]
-        for kind in range(len(KINDS))
+        for kind in range(len(SCORES))
     ]
 ).astype(np.int32)
-# The wrong drafter is wrong at every fourth position and near the law elsewhere: the row that is rejected changes.
+# The stumbling drafter is wrong at every fourth position and near the law elsewhere: it is rejected in every row.
 PERIOD = 4
 
 
@@ -83,9 +83,8 @@ class MarkovDrafting:
 
     def tables(self, anchor, position, cache):
         row = jnp.arange(BLOCK - 1)
-        right = (position[:, None] + row) % PERIOD != 0
-        kind = self.kind[:, None]
-        kind = jnp.where((kind == WRONG) & right, COPY, kind)  # [B, T-1]
+        stumble = jnp.where((position[:, None] + row) % PERIOD == 0, WRONG, COPY)
+        kind = jnp.where(self.kind[:, None] == STUMBLING, stumble, self.kind[:, None])  # [B, T-1]
         candidates = jnp.asarray(CANDIDATES)[kind, row]
         first = jnp.broadcast_to(anchor[:, None, None], (anchor.shape[0], 1, KEEP))
         before = jnp.concatenate([first, candidates[:, :-1]], axis=1)
