@@ -7,7 +7,7 @@ every emitted token is known exactly from the one before it, so each token of a 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +18,30 @@ from dspine_jax.pair import Pair
 from tests.tiny import tiny_drafter_config, tiny_target_config
 
 VOCAB, KEEP, BLOCK = 5, 3, 16
-KINDS = ("random", "copy", "wrong")
+KINDS = ("random", "copy", "wrong", "stumbling")
+RANDOM, COPY, WRONG, STUMBLING = range(len(KINDS))
 
-_rng = np.random.default_rng(11)
-LOGITS = _rng.normal(0.0, 1.4, (VOCAB, VOCAB)).astype(np.float32)  # [last, next]
-# Per kind: scores of the next token. "copy" is near the target's law, "wrong" nearly sure of its least likely token.
+_rng = np.random.default_rng(29)
+# [last, next]. Two tokens are rare, so that the three candidates of a row can be nearly all of the law.
+LOGITS = (_rng.normal(0.0, 0.9, (VOCAB, VOCAB)) - np.array([0, 0, 0, 1.6, 1.9])).astype(np.float32)
+# Per kind but the last, scores of the next token: unrelated to the target's, near them, or high where they are low.
 SCORES = np.stack(
     [
-        _rng.normal(0.0, 1.4, LOGITS.shape),
-        LOGITS + _rng.normal(0.0, 0.2, LOGITS.shape),
-        np.where(LOGITS.min(axis=1, keepdims=True) == LOGITS, 9.0, 0.0),
+        _rng.normal(0.0, 0.2, LOGITS.shape),
+        LOGITS + _rng.normal(0.0, 0.1, LOGITS.shape),
+        -3.0 * LOGITS,
     ]
 ).astype(np.float32)
-# The candidates of every row: which, and in which order, changes from row to row; not all tokens are among them.
-CANDIDATES = np.stack([_rng.permutation(VOCAB)[:KEEP] for _ in range(BLOCK - 1)]).astype(np.int32)
+# Likewise the candidates of every row: never all tokens, and in an order that changes from row to row. They are the
+# tokens that are not rare, but for every third row of the random drafter.
+CANDIDATES = np.stack(
+    [
+        [_rng.permutation(VOCAB if (kind, row % 3) == (RANDOM, 1) else KEEP)[:KEEP] for row in range(BLOCK - 1)]
+        for kind in range(len(SCORES))
+    ]
+).astype(np.int32)
+# The stumbling drafter is wrong at every fourth position and near the law elsewhere: it is rejected in every row.
+PERIOD = 4
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["kind"], meta_fields=[])
@@ -72,12 +82,13 @@ class MarkovDrafting:
         raise AssertionError("a sampled batch draws from the tables")
 
     def tables(self, anchor, position, cache):
-        batch = anchor.shape[0]
-        candidates = jnp.broadcast_to(jnp.asarray(CANDIDATES), (batch, *CANDIDATES.shape))
-        first = jnp.broadcast_to(anchor[:, None, None], (batch, 1, KEEP))
+        row = jnp.arange(BLOCK - 1)
+        stumble = jnp.where((position[:, None] + row) % PERIOD == 0, WRONG, COPY)
+        kind = jnp.where(self.kind[:, None] == STUMBLING, stumble, self.kind[:, None])  # [B, T-1]
+        candidates = jnp.asarray(CANDIDATES)[kind, row]
+        first = jnp.broadcast_to(anchor[:, None, None], (anchor.shape[0], 1, KEEP))
         before = jnp.concatenate([first, candidates[:, :-1]], axis=1)
-        kind = self.kind[:, None, None, None]
-        return jnp.asarray(SCORES)[kind, before[..., None], candidates[:, :, None]], candidates
+        return jnp.asarray(SCORES)[kind[..., None, None], before[..., None], candidates[:, :, None]], candidates
 
     def write_context(self, features, positions, valid, cache):
         return cache
@@ -129,7 +140,7 @@ def _models():
     return target, drafter
 
 
-FILTERS = {"top_k": 3, "top_p": 0.8, "min_p": 0.1}
+FILTERS = {"top_k": 3, "top_p": 0.85, "min_p": 0.2}
 # Every temperature with every combination of filters.
 LAWS = [
     {"temperature": temperature, **{name: FILTERS[name] for name in names}}
@@ -156,49 +167,83 @@ def reference_law(logits, *, temperature, top_k=None, top_p=None, min_p=None) ->
     return np.where(kept, p, 0) / p[kept].sum()
 
 
-def pearson(counts: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
-    """Statistic and degrees of freedom of one multinomial; cells that expect fewer than 5 are put together."""
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A statistic that has the chi-squared law when the hypothesis is true; infinite: it is certainly false."""
+
+    statistic: float
+    freedom: int
+
+    @property
+    def p_value(self) -> float:
+        return float(stats.chi2.sf(self.statistic, self.freedom)) if self.freedom else 1.0
+
+
+IMPOSSIBLE = Fit(np.inf, 1)
+
+
+def together(fits: Iterable[Fit]) -> Fit:
+    """One statistic of independent ones: it finds what is wrong a little in each of them."""
+    fits = list(fits)
+    return Fit(sum(fit.statistic for fit in fits), sum(fit.freedom for fit in fits))
+
+
+def pearson(counts: np.ndarray, expected: np.ndarray) -> Fit:
+    """Pearson's test of one multinomial; cells that expect fewer than 5 are put together."""
     rare = expected < 5
     seen = np.append(counts[~rare], counts[rare].sum())
     wanted = np.append(expected[~rare], expected[rare].sum())
     if wanted[-1] < 5:  # even together: they join the smallest of the others
         if len(wanted) < 3:
-            return 0.0, 0
+            return Fit(0.0, 0)
         least = np.argmin(wanted[:-1])
         seen[least] += seen[-1]
         wanted[least] += wanted[-1]
         seen, wanted = seen[:-1], wanted[:-1]
-    return float(np.sum((seen - wanted) ** 2 / wanted)), len(wanted) - 1
+    return Fit(float(np.sum((seen - wanted) ** 2 / wanted)), len(wanted) - 1)
+
+
+def homogeneity(one: np.ndarray, other: np.ndarray) -> Fit:
+    """Whether two multinomials have one law, by the cells that expect at least 5 of both."""
+    table = np.stack([one, other])
+    # The choice looks at the sums only, and given those the hypothesis says the same of the chosen cells.
+    table = table[:, _expected(table).min(axis=0) >= 5]
+    if table.shape[1] < 2:
+        return Fit(0.0, 0)
+    expected = _expected(table)
+    return Fit(float(np.sum((table - expected) ** 2 / expected)), table.shape[1] - 1)
+
+
+def _expected(table):
+    return np.outer(table.sum(axis=1), table.sum(axis=0)) / max(table.sum(), 1)
 
 
 def joint_p_value(counts: np.ndarray, law: np.ndarray) -> float:
     """Pearson's test of counts against a law of the same shape; 0 when something impossible happened."""
     if counts[law == 0].any():
         return 0.0
-    statistic, freedom = pearson(counts.ravel(), counts.sum() * law.ravel())
-    return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0
-
-
-def transition_counts(runs: Sequence[np.ndarray]) -> np.ndarray:
-    """[a, b, c] how often c came after a, b: every token after the second is a draw."""
-    counts = np.zeros((VOCAB, VOCAB, VOCAB))
-    for run in runs:
-        np.add.at(counts, (run[:-2], run[1:-1], run[2:]), 1)
-    return counts
-
-
-def transition_p_value(counts: np.ndarray, law: np.ndarray) -> float:
-    """Pearson's test that after any two tokens (a, b) the next one has law[b]; 0 when an impossible one came."""
-    if counts[:, law == 0].any():
-        return 0.0
-    rows = [pearson(counts[a, b], counts[a, b].sum() * law[b]) for a in range(VOCAB) for b in range(VOCAB)]
-    statistic, freedom = np.sum(rows, axis=0)
-    return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0
+    return pearson(counts.ravel(), counts.sum() * law.ravel()).p_value
 
 
 def two_sample_p_value(one: np.ndarray, other: np.ndarray) -> float:
-    """Whether two tables of counts come from one law: homogeneity of the cells that both fill well."""
-    common = (one + other).ravel() >= 10
-    table = np.stack([one.ravel()[common], other.ravel()[common]])
-    _, p_value, *_ = stats.chi2_contingency(table, correction=False)
-    return float(np.asarray(p_value))
+    """Whether two tables of counts come from one law."""
+    return homogeneity(one.ravel(), other.ravel()).p_value
+
+
+def transition_counts(runs: Sequence[np.ndarray]) -> np.ndarray:
+    """[a, b, c] how often c came after a, b: every token after the second is a draw. `runs` are equally long."""
+    tokens = np.stack(runs)
+    code = (tokens[:, :-2] * VOCAB + tokens[:, 1:-1]) * VOCAB + tokens[:, 2:]
+    return np.bincount(code.ravel(), minlength=VOCAB**3).reshape(VOCAB, VOCAB, VOCAB).astype(np.float64)
+
+
+def transition_fit(counts: np.ndarray, law: np.ndarray) -> Fit:
+    """Pearson's test that after any two tokens (a, b) the next one has law[b]."""
+    if counts[:, law == 0].any():
+        return IMPOSSIBLE
+    return together(pearson(counts[a, b], counts[a, b].sum() * law[b]) for a, b in np.ndindex(VOCAB, VOCAB))
+
+
+def same_transitions(one: np.ndarray, other: np.ndarray) -> Fit:
+    """Whether after any two tokens the next one has the same law in both samples."""
+    return together(homogeneity(one[a, b], other[a, b]) for a, b in np.ndindex(VOCAB, VOCAB))

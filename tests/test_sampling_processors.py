@@ -38,7 +38,7 @@ def large_batches(monkeypatch):
 
 
 def run(params, size, how=generate, stops=(STOP,), **options):
-    """All slots; slot i has drafter i % 3. One program for all tests of this file, and one for plain decoding."""
+    """All slots, the drafters in turn. One program for all tests of this file, and one for plain decoding."""
     pair = markov_pair([slot % len(KINDS) for slot in range(SLOTS)])
     return how(pair, [PROMPT] * SLOTS, max_new_tokens=size, stop_token_ids=stops, sampling=params, **options)
 

@@ -23,7 +23,7 @@ def generate_alone(**how):
     """One request, and the rows of every target pass that really ran after the prompt's."""
     passes.clear()
     pair = markov_pair([COPY], "width", on_pass=passes.append)
-    result = generate(pair, [[1]], max_new_tokens=60, stop_token_ids=[], **how)
+    result = generate(pair, [[4]], max_new_tokens=60, stop_token_ids=[], **how)
     jax.effects_barrier()
     return result, passes[1:]
 
