@@ -128,8 +128,8 @@ lock: ## write requirements.lock: what the ranges in pyproject.toml resolve to t
 	@rm -rf build/lock && mkdir -p build
 	@python=$(call find_python,$(or $(PYTHON),$(PYTHONS)),3$(comma) 12,3$(comma) 99,PYTHON,the project); \
 	"$$python" -m venv build/lock
-	@build/lock/bin/python $(INSTALL) --editable '.[serve,dev]'
-	@{ echo '# Written by `make lock`: the base, serve and dev packages.'; \
+	@build/lock/bin/python $(INSTALL) --editable '.[serve,plot,dev]'
+	@{ echo '# Written by `make lock`: the base, serve, plot and dev packages.'; \
 	    build/lock/bin/python -m pip freeze --exclude-editable; } > build/requirements.lock
 	@mv build/requirements.lock requirements.lock
 	@rm -rf build/lock
