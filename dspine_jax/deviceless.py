@@ -35,18 +35,24 @@ class AbstractGPU:
             yield
 
 
+def description(name: str) -> str:
+    """The text of `assets/gpus/NAME.txtpb`, or of a file at the path `name`. Raises ValueError for an unknown name."""
+    known = sorted(path.stem for path in GPUS.glob("*.txtpb"))
+    path = GPUS / f"{name}.txtpb" if name in known else Path(name)
+    if not path.is_file():
+        raise ValueError(f"the GPU is {name!r}, wanted one of {known} or the path of a description file")
+    return path.read_text(encoding="utf-8")
+
+
 @functools.cache
 def abstract_gpu(name: str) -> AbstractGPU:
     """The GPU of that name in `assets/gpus`, or of a description file in the same format (XLA's GpuTargetConfig).
 
     Raises ValueError for an unknown name, and where the packages to compile with are missing.
     """
-    known = sorted(path.stem for path in GPUS.glob("*.txtpb"))
-    path = GPUS / f"{name}.txtpb" if name in known else Path(name)
-    if not path.is_file():
-        raise ValueError(f"the GPU is {name!r}, wanted one of {known} or the path of a description file")
+    text = description(name)
     try:
-        topology = topologies.get_topology_desc("", "cuda", target_config=path.read_text(), topology="1x1x1")
+        topology = topologies.get_topology_desc("", "cuda", target_config=text, topology="1x1x1")
     except Exception as error:
         raise ValueError(
             f"cannot compile for {name}: {error}. Wanted the packages of the extra `aot` (pip install"
