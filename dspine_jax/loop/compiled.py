@@ -12,7 +12,6 @@ from dspine_jax.loop.state import LoopState
 from dspine_jax.sampling.width import WHOLE_BLOCK, Verification
 from dspine_jax.target import Target
 
-
 # XLA would join matrix products that read the same rows, and copy their weights side by side in every cycle to do so:
 # 73 MB of the drafter's, and more with a higher threshold (docs/log.md).
 OPTIONS = {"xla_gpu_dot_merger_threshold_mb": 0}

@@ -63,10 +63,13 @@ def ablated(pair: Pair, what: str) -> Pair:
 
 
 def compare_ways(
-    name: str, way: Way, batches: Sequence[Batch], plain: Sequence[Generation] | None, *, forced: bool
+    name: str, way: Way, reader: Way, batches: Sequence[Batch], plain: Sequence[Generation] | None, *, forced: bool
 ) -> Acceptance:
-    """Acceptance over all batches, and whether the tokens are plain decoding's (`plain` None: not to be expected)."""
-    found = [way.collect(batch, way.run(way.start(batch))) for batch in batches]
+    """Acceptance over all batches, and whether the tokens are plain decoding's (`plain` None: not to be expected).
+
+    `reader` reads the prompts, which is the same program whatever drafts afterwards.
+    """
+    found = [way.collect(batch, way.finish(reader.start(batch))) for batch in batches]
     same = None
     if plain is not None:
         pairs = [(a, b) for x, y in zip(found, plain, strict=True) for a, b in zip(x.tokens, y.tokens, strict=True)]

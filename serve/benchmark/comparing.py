@@ -116,7 +116,8 @@ def compare(a: Report, b: Report) -> Iterator[str]:
             other = sizes[size]["ways"][way]
             for figure in FIGURES:
                 yield _line(size, way, figure, mine["figures"][figure], other["figures"][figure])
-            yield _line(size, way, "tokens_per_second, one dispatch", mine["one_dispatch"], other["one_dispatch"])
+            if mine["one_dispatch"] and other["one_dispatch"]:
+                yield _line(size, way, "tokens_per_second, one dispatch", mine["one_dispatch"], other["one_dispatch"])
 
 
 def _line(size: int, way: str, figure: str, a: dict[str, float], b: dict[str, float]) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 from dspine_jax.measure import measure_widths
 from dspine_jax.pair import Pair
 from dspine_jax.request import Batch
-from dspine_jax.sampling.width import Verification, WidthCosts, check_width
+from dspine_jax.sampling.width import Method, Verification, WidthCosts, check_width
 from serve.benchmark import acceptance, cancellation, roof, speed, stages
 from serve.benchmark.forced import Forced
+from serve.benchmark.options import ONE_DISPATCH
 from serve.benchmark.subject import Subject
-from serve.benchmark.timeline import Spread
 from serve.benchmark.ways import Way
 from serve.benchmark.workload import Workload
 
@@ -45,7 +45,7 @@ class Bench:
         block = subject.pair.drafter_config.block_size
         rows = arguments.verify_width
         fixed = () if rows in (None, "auto") or check_width(rows, block) == block else (rows,)
-        method = (arguments.verification or ["token"])[0]
+        method: Method = "token" if arguments.verification is None else arguments.verification[0]
         how = Verification(method, fixed)
         if shares is not None:
             how = Forced(method, fixed, shares=shares, seed=arguments.seed or 0)
@@ -71,6 +71,10 @@ class Bench:
             how = dataclasses.replace(how, widths=costs.widths)
         return Way(self.pair, "speculative", how, costs, read_all=self.read_all)
 
+    def ways(self, size: int) -> tuple[Way, Way]:
+        """Speculative and plain."""
+        return self.speculative(size), self.plain
+
     @property
     def plain(self) -> Way:
         """Plain decoding."""
@@ -88,38 +92,49 @@ class Bench:
 
 def measure(bench: Bench, parts: Sequence[str], ablations: Sequence[str], ceiling: roof.Roof | str, tell: Tell) -> dict:
     """The measured sections of a report, as JSON has them; `tell` hears of each part before it begins."""
-    found: dict[str, Any] = {name: [] for name in ("acceptance", "speed", "stages", "cancellation")}
-    if "acceptance" in parts:
-        found["acceptance"] = [as_json(row) for row in measure_acceptance(bench, ablations, tell)]
+    found: dict[str, Any] = {name: [] for name in ("warm_up", "acceptance", "speed", "stages", "cancellation")}
+    ways: dict[int, tuple[Way, Way]] = {}
+    at_once = ONE_DISPATCH in parts
     for size in bench.concurrency:
-        # What the parts at one concurrency share: their costs are measured once.
-        ours = bench.speculative(size)
+        ways[size] = bench.ways(size)
+        if set(parts) != {"acceptance"}:  # acceptance alone times nothing
+            tell(f"warm-up at concurrency {size}")
+            found["warm_up"] += [
+                as_json(speed.warm_up(way, bench.batches(size)[0], one_dispatch=at_once)) for way in ways[size]
+            ]
+    if "acceptance" in parts:
+        found["acceptance"] = [as_json(row) for row in measure_acceptance(bench, *ways[max(ways)], ablations, tell)]
+    for size in bench.concurrency:
+        ours, plain = ways[size]
         groups = bench.batches(size)
-        if "speed" in parts:
+        if "speed" in parts or at_once:
             tell(f"speed at concurrency {size}")
-            found["speed"].append(as_json(speed.measure([ours, bench.plain], groups, repeats=bench.repeats)))
+            found["speed"].append(
+                as_json(speed.measure([ours, plain], groups, repeats=bench.repeats, one_dispatch=at_once))
+            )
         if size not in (min(bench.concurrency), max(bench.concurrency)):
             continue
         if "stages" in parts:
             tell(f"stages at concurrency {size}")
-            found["stages"].append(as_json(stages.measure(ours, bench.plain, groups[0], calls=4 * bench.repeats)))
+            found["stages"].append(as_json(stages.measure(ours, plain, groups[0], calls=4 * bench.repeats)))
         if "cancellation" in parts:
             tell(f"cancellation at concurrency {size}")
-            for way in (ours, bench.plain):
+            for way in (ours, plain):
                 one = cancellation.measure(way, groups[0], times=4 * bench.repeats)
                 found["cancellation"].append(as_json(one))
     return found | {"roof": _roof(bench, found["speed"], ceiling)}
 
 
-def measure_acceptance(bench: Bench, ablations: Sequence[str], tell: Tell) -> list[acceptance.Acceptance]:
+def measure_acceptance(
+    bench: Bench, ours: Way, plain: Way, ablations: Sequence[str], tell: Tell
+) -> list[acceptance.Acceptance]:
     """The whole drafter and each ablation on all prompts, greedy ones compared with plain decoding."""
     size = max(bench.concurrency)
     batches = bench.batches(size, everything=True)
-    ours = bench.speculative(size)
-    plain = None
+    expected = None
     if not bench.forced and not bench.workload.sampling.sampled:
         tell("plain decoding of every prompt")
-        plain = [bench.plain.collect(batch, bench.plain.run(bench.plain.start(batch))) for batch in batches]
+        expected = [plain.collect(batch, plain.finish(plain.start(batch))) for batch in batches]
     rows = []
     for name in ("full", *ablations):
         label = name if name == "full" else f"{name} off"
@@ -127,7 +142,7 @@ def measure_acceptance(bench: Bench, ablations: Sequence[str], tell: Tell) -> li
         way = ours
         if name != "full":
             way = dataclasses.replace(ours, pair=acceptance.ablated(bench.pair, name))
-        rows.append(acceptance.compare_ways(label, way, batches, plain, forced=bench.forced))
+        rows.append(acceptance.compare_ways(label, way, ours, batches, expected, forced=bench.forced))
     return rows
 
 
@@ -136,17 +151,14 @@ def _roof(bench: Bench, speeds: Sequence[dict[str, Any]], ceiling: roof.Roof | s
         return {"bytes_per_second": None, "source": None, "omitted": ceiling, "achieved": []}
     # The mean of a request over its run.
     context = len(bench.workload.prompts[0]) + bench.workload.max_new_tokens // 2
-    widths = bench.verification.widths
-    rows = widths[0] if widths else bench.pair.drafter_config.block_size
     reached = [
         roof.achieved(
             ceiling,
             bench.pair,
-            name,
-            bench.batches(speed["concurrency"])[0],
-            context,
-            rows,
-            way["figures"]["step_seconds"]["median"],
+            way=name,
+            concurrency=speed["concurrency"],
+            context=context,
+            seconds=way["figures"]["step_seconds"]["median"],
         )
         for speed in speeds
         for name, way in speed["ways"].items()
@@ -157,8 +169,3 @@ def _roof(bench: Bench, speeds: Sequence[dict[str, Any]], ceiling: roof.Roof | s
 def as_json(row: Any) -> dict[str, Any]:
     """A dataclass as an object."""
     return dataclasses.asdict(row)
-
-
-def spread(value: dict[str, float]) -> Spread:
-    """A spread as it was before it became JSON."""
-    return Spread(**value)

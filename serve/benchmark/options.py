@@ -8,7 +8,8 @@ from serve.benchmark.acceptance import ABLATIONS
 from serve.benchmark.subject import PRESETS
 from serve.sampling_options import METHODS, add_sampling, params_of, width
 
-PARTS = ("acceptance", "speed", "stages", "cancellation")
+PARTS = ("acceptance", "speed", "stages", "cancellation")  # by default
+ONE_DISPATCH = "one-dispatch"  # speed, also with all cycles in one program
 
 EPILOG = """\
 `dspine bench compare A.json B.json` sets two reports side by side, if they are comparable.
@@ -51,8 +52,15 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="requests at a time; each must divide the greatest, which is the number of timed prompts (1 2 4 8)",
     )
-    how.add_argument("--repeats", type=int, default=5, metavar="N", help="of every timing (%(default)s)")
-    how.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+    how.add_argument("--repeats", type=int, default=3, metavar="N", help="of every timing (%(default)s)")
+    how.add_argument(
+        "--parts",
+        nargs="+",
+        choices=(*PARTS, ONE_DISPATCH),
+        default=PARTS,
+        metavar="PART",
+        help=f"{', '.join(PARTS)} (all by default) and {ONE_DISPATCH}: speed also with all cycles in one program",
+    )
     how.add_argument(
         "--ablate",
         type=_ablations,
@@ -71,9 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --force-acceptance: read only the end of each prompt, the rest of the context stays zero",
     )
-    how.add_argument(
-        "--roof-gbps", type=float, metavar="X", help="memory bandwidth of the device (default: known GPUs)"
-    )
+    how.add_argument("--roof-gbps", type=float, metavar="X", help="memory bandwidth (default: of known GPUs)")
     how.add_argument("--peers", action="store_true", help="time transformers' generate on the same weights, on the CPU")
     how.add_argument(
         "--peers-python",

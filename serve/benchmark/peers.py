@@ -34,7 +34,7 @@ def measure(bench: Bench, python: Path) -> dict[str, Any]:
     size = sum(leaf.nbytes for leaf in weights.values())
     if size > LARGEST_BYTES:
         raise OSError(f"--peers: the target has {size / 2**30:.1f} GiB, and the peers run on the CPU; at most 2 GiB")
-    plain = [bench.plain.collect(batch, bench.plain.run(bench.plain.start(batch))) for batch in bench.batches(1)]
+    plain = [bench.plain.collect(batch, bench.plain.finish(bench.plain.start(batch))) for batch in bench.batches(1)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_target(folder / "target", bench.pair.target_config, weights)

@@ -24,6 +24,7 @@ def conditions(bench: Bench) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
+        "forced": bench.forced,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "versions": versions(),

@@ -1,4 +1,4 @@
-"""Both ways of decoding at one concurrency, in turn, after a warm-up that is timed apart."""
+"""Both ways of decoding at one concurrency, in turn, and the warm-up before it."""
 
 import dataclasses
 import time
@@ -18,8 +18,16 @@ class WaySpeed:
     """One way at one concurrency; spreads are over the repeats."""
 
     figures: dict[str, Spread]  # by the names of `timeline.Figures`: one dispatch and one transfer per cycle or step
-    one_dispatch: Spread  # tokens per second when all cycles or steps are one dispatch
-    warm_up_seconds: float  # the first use of every program, compilation included
+    one_dispatch: Spread | None  # tokens per second when all cycles or steps are one dispatch; None: not measured
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmUp:
+    """The first use of the programs of one way at one concurrency: prompt chunk, first token, step."""
+
+    concurrency: int
+    way: str
+    seconds: float
     compiled: CompileTime
 
 
@@ -30,34 +38,46 @@ class Speed:
     concurrency: int
     ways: dict[str, WaySpeed]
     ratio: Spread  # speculative over plain, tokens per second
-    ratio_one_dispatch: Spread
+    ratio_one_dispatch: Spread | None
 
 
-def measure(ways: Sequence[Way], batches: Sequence[Batch], *, repeats: int) -> Speed:
-    """`ways` are speculative and plain; they alternate, so that a change of the machine meets both."""
-    warm_up = {way.name: _warm_up(way, batches[0]) for way in ways}
+def measure(ways: Sequence[Way], batches: Sequence[Batch], *, repeats: int, one_dispatch: bool) -> Speed:
+    """`ways` are speculative and plain; they alternate, so that a change of the machine meets both.
+
+    Call `warm_up` with both before.
+    """
     streamed: Mapping[str, list[Figures]] = {way.name: [] for way in ways}
     at_once: Mapping[str, list[float]] = {way.name: [] for way in ways}
     for _ in range(repeats):
         for way in ways:
             streamed[way.name].append(figures([stream(way, batch) for batch in batches]))
-        for way in ways:
+        for way in ways if one_dispatch else ():
             at_once[way.name].append(_one_dispatch(way, batches))
     ours, other = (way.name for way in ways)
     return Speed(
         concurrency=len(batches[0].prompts),
         ways={
-            name: WaySpeed(
-                figures=over_repeats(streamed[name]),
-                one_dispatch=Spread.of(at_once[name]),
-                warm_up_seconds=seconds,
-                compiled=compiled,
+            way.name: WaySpeed(
+                figures=over_repeats(streamed[way.name]),
+                one_dispatch=Spread.of(at_once[way.name]) if one_dispatch else None,
             )
-            for name, (seconds, compiled) in warm_up.items()
+            for way in ways
         },
         ratio=ratios(streamed[ours], streamed[other], lambda one: one.tokens_per_second),
-        ratio_one_dispatch=Spread.of([a / b for a, b in zip(at_once[ours], at_once[other], strict=True)]),
+        ratio_one_dispatch=Spread.of([a / b for a, b in zip(at_once[ours], at_once[other], strict=True)])
+        if one_dispatch
+        else None,
     )
+
+
+def warm_up(way: Way, batch: Batch, *, one_dispatch: bool) -> WarmUp:
+    """Runs every program once; what is measured later compiles nothing."""
+    start = time.perf_counter()
+    with compile_time() as compiled:
+        state = way.step(way.start(batch))
+        if one_dispatch:
+            way.finish_at_once(state)
+    return WarmUp(len(batch.prompts), way.name, time.perf_counter() - start, compiled())
 
 
 def stream(way: Way, batch: Batch) -> Timeline:
@@ -78,15 +98,6 @@ def stream(way: Way, batch: Batch) -> Timeline:
 def _one_dispatch(way: Way, batches: Sequence[Batch]) -> float:
     tokens, start = 0, time.perf_counter()
     for batch in batches:
-        emitted = np.asarray(way.run(way.start(batch)).emitted)
+        emitted = np.asarray(way.finish_at_once(way.start(batch)).emitted)
         tokens += int(emitted[: len(batch.prompts)].sum())
     return tokens / (time.perf_counter() - start)
-
-
-def _warm_up(way: Way, batch: Batch) -> tuple[float, CompileTime]:
-    start = time.perf_counter()
-    with compile_time() as compiled:
-        way.run(way.step(way.start(batch)))
-    # Once more without compilation, so that first touches of memory are no part of a measurement either.
-    way.run(way.step(way.start(batch)))
-    return time.perf_counter() - start, compiled()

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,17 +11,16 @@ import jax.numpy as jnp
 
 import dspine_jax
 from dspine_jax import DraftOptions, Pair, load
-from dspine_jax.config import DrafterConfig, TargetConfig
-from dspine_jax.json_file import read_json
 from dspine_jax.pair import build_pair
+from dspine_jax.planning.presets import fingerprint, read_drafter, read_target
 from dspine_jax.weights import abstract_drafter, abstract_target
 
-ASSETS = Path(dspine_jax.__file__).parent / "assets"
+TINY = Path(dspine_jax.__file__).parent / "assets" / "tiny-pair"
 
 # Name -> the configurations of target and drafter.
 PRESETS = {
-    "tiny": ("tiny-pair/target/config.json", "tiny-pair/draft/config.json"),
-    "qwen3.8-27b": ("configs/qwen3.8-27b.json", "configs/qwen3.8-27b-dspine-b16.json"),
+    "tiny": (str(TINY / "target"), str(TINY / "draft")),
+    "qwen3.8-27b": ("qwen3.8-27b", "qwen3.8-27b-dspine-b16"),
 }
 SCALE = 0.02
 
@@ -60,9 +57,7 @@ def random_weights(preset: str, *, dtype: str | None, options: DraftOptions) -> 
     """The sizes of a preset, the same values on every run. Raises ValueError for an unknown preset."""
     if preset not in PRESETS:
         raise ValueError(f"the preset is {preset!r}, wanted one of {', '.join(PRESETS)}")
-    target_file, drafter_file = (ASSETS / file for file in PRESETS[preset])
-    target = TargetConfig.from_hf(read_json(target_file))
-    drafter = DrafterConfig.from_hf(read_json(drafter_file))
+    target, drafter = read_target(PRESETS[preset][0]), read_drafter(PRESETS[preset][1])
     kind = jnp.dtype(target.dtype if dtype is None else dtype)
     pair = build_pair(
         target,
@@ -73,11 +68,6 @@ def random_weights(preset: str, *, dtype: str | None, options: DraftOptions) -> 
         options=options,
     )
     return Subject(pair=pair, name=preset, random_weights=True)
-
-
-def fingerprint(config: TargetConfig | DrafterConfig) -> str:
-    """The same for equal configurations, however their files are written."""
-    return hashlib.sha256(json.dumps(config.to_hf(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _draw(abstract: Mapping[str, jax.ShapeDtypeStruct], seed: int) -> dict[str, jax.Array]:

@@ -21,10 +21,12 @@ def text(report: Report) -> Iterator[str]:
     yield from _conditions(report)
     for table in tables(report):
         yield ""
-        yield table.title
+        yield f"{forced(report)}{table.title}"
         widths = [max(len(row[column]) for row in table.rows) for column in range(len(table.rows[0]))]
         for row in table.rows:
-            first, *rest = (cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+            first, *rest = (
+                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
             yield "  ".join((first, *rest)).rstrip()
         yield from table.notes
     yield ""
@@ -35,7 +37,7 @@ def markdown(report: Report) -> Iterator[str]:
     """The same in Markdown."""
     yield from _conditions(report)
     for table in tables(report):
-        yield from ("", f"**{table.title}**", "")
+        yield from ("", f"**{forced(report)}{table.title}**", "")
         header, *rows = table.rows
         for row in (header, ["---"] + ["---:"] * (len(header) - 1), *rows):
             yield "| " + " | ".join(row) + " |"
@@ -52,6 +54,7 @@ def tables(report: Report) -> Iterator[Table]:
         "speed": _speed,
         "stages": _stages,
         "cancellation": _cancellation,
+        "warm_up": _warm_up,
     }
     for name, make in parts.items():
         if report[name]:
@@ -111,7 +114,7 @@ def _acceptance(report: Report) -> Iterator[Table]:
         share = f"{row['accepted']} / {row['drafted']}"
         rows.append([_forced_name(row), mean, share, str(row["cycles"]), same[row["same_tokens"]]])
     yield Table(
-        f"{forced(report)}acceptance over all prompts",
+        "acceptance over all prompts",
         rows,
         ("tokens per cycle: with the target's own token; 1.00 means that no proposal was accepted",),
     )
@@ -120,7 +123,7 @@ def _acceptance(report: Report) -> Iterator[Table]:
     for row in report["acceptance"]:
         rows.append([f"{_forced_name(row)}: cycles", *map(str, row["histogram"])])
         rows.append([f"{_forced_name(row)}: % at least", "", *(f"{100 * p:.0f}" for p in row["by_position"])])
-    yield Table(f"{forced(report)}cycles by accepted proposals, and by position", rows)
+    yield Table("cycles by accepted proposals, and by position", rows)
 
 
 def _forced_name(row: dict[str, Any]) -> str:
@@ -128,52 +131,43 @@ def _forced_name(row: dict[str, Any]) -> str:
 
 
 def _speed(report: Report) -> Iterator[Table]:
-    rows = [
-        ["concurrency", "way", "tokens/s", "one dispatch", "first token ms", "ms/token", "p95", "ms/arrival", "p95"],
-    ]
-    ratio = [["concurrency", "tokens/s", "tokens/s, one dispatch"]]
+    rows = [["concurrency", "way", "tokens/s", "first token ms", "ms/token", "p95", "ms/arrival", "p95"]]
+    ratio = [["concurrency", "tokens/s"]]
+    at_once = [["concurrency", "speculative, tokens/s", "plain, tokens/s", "ratio"]]
     for speed in report["speed"]:
+        size = str(speed["concurrency"])
         for name, way in speed["ways"].items():
-            figures = way["figures"]
-            rows.append(
-                [
-                    str(speed["concurrency"]),
-                    name,
-                    _spread(figures["tokens_per_second"], 1, ".1f"),
-                    _spread(way["one_dispatch"], 1, ".1f"),
-                    _spread(figures["first_token_seconds"], 1e3, ".1f"),
-                    *(
-                        f"{1e3 * figures[key]['median']:.2f}"
-                        for key in ("token_seconds", "token_seconds_p95", "arrival_seconds", "arrival_seconds_p95")
-                    ),
-                ]
-            )
-        ratio.append(
-            [
-                str(speed["concurrency"]),
-                _spread(speed["ratio"], 1, ".2f"),
-                _spread(speed["ratio_one_dispatch"], 1, ".2f"),
-            ]
-        )
+            arrivals = (way["figures"][key] for key in ("arrival_seconds", "arrival_seconds_p95"))
+            waits = (f"{1e3 * arrival['median']:.2f}" for arrival in arrivals)
+            rows.append([size, name, *_latencies(way["figures"]), *waits])
+        ratio.append([size, _spread(speed["ratio"], 1, ".2f")])
+        if speed["ratio_one_dispatch"]:
+            rates = (_spread(way["one_dispatch"], 1, ".1f") for way in speed["ways"].values())
+            at_once.append([size, *rates, _spread(speed["ratio_one_dispatch"], 1, ".2f")])
     count, repeats = max(report["settings"]["concurrency"]), report["settings"]["repeats"]
     yield Table(
-        f"{forced(report)}speed of {count} prompts: medians over {repeats} repeats (lowest to highest)",
+        f"speed of {count} prompts, a dispatch per cycle or token: median of {repeats} (lowest to highest)",
         rows,
         (
-            "tokens/s: all tokens over all time, prompts included; a dispatch per cycle or token, as a server does",
-            "one dispatch: the same with all cycles in one program, which nothing can stop or look into",
+            "tokens/s: all tokens over all time, prompts included",
             "ms/token: tokens that arrive together share the time since the last; ms/arrival: what a reader waits",
         ),
     )
-    yield Table(f"{forced(report)}speculative over plain", ratio)
-    rows = [["concurrency", "way", "warm-up s", "trace s", "lower s", "compile s", "programs", "from disk"]]
-    for speed in report["speed"]:
-        for name, way in speed["ways"].items():
-            took = way["compiled"]
-            seconds = (way["warm_up_seconds"], *(took[f"{part}_seconds"] for part in ("trace", "lower", "compile")))
-            counts = (took["programs"], took["programs_from_disk"])
-            rows.append([str(speed["concurrency"]), name, *(f"{s:.2f}" for s in seconds), *map(str, counts)])
-    yield Table("warm-up, before anything is measured", rows)
+    yield Table("speculative over plain", ratio)
+    if len(at_once) > 1:
+        yield Table(
+            "the same with all cycles or steps in one dispatch", at_once, ("nothing can stop it or look into it",)
+        )
+
+
+def _warm_up(report: Report) -> Iterator[Table]:
+    rows = [["concurrency", "way", "seconds", "trace", "lower", "compile", "programs", "from disk"]]
+    for one in report["warm_up"]:
+        took = one["compiled"]
+        seconds = (one["seconds"], *(took[f"{part}_seconds"] for part in ("trace", "lower", "compile")))
+        counts = (took["programs"], took["programs_from_disk"])
+        rows.append([str(one["concurrency"]), one["way"], *(f"{s:.2f}" for s in seconds), *map(str, counts)])
+    yield Table("warm-up, before anything is measured", rows, ("a program kept on disk is read, not compiled",))
 
 
 def _stages(report: Report) -> Iterator[Table]:

@@ -5,6 +5,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dspine_jax import loop
 from dspine_jax.buckets import PREFILL_CHUNK
@@ -54,8 +55,14 @@ class Way:
             state = loop.run_plain_step(self.plan, self.pair.weights, state)
         return jax.block_until_ready(state)
 
-    def run(self, state: LoopState) -> LoopState:
-        """All cycles or steps in one dispatch; the state is donated."""
+    def finish(self, state: LoopState) -> LoopState:
+        """Cycles or steps until every request is done; the state is donated."""
+        while not np.all(jax.device_get(state.done)):
+            state = self.step(state)
+        return state
+
+    def finish_at_once(self, state: LoopState) -> LoopState:
+        """The same in one dispatch: another program, which looks at nothing in between."""
         if self.speculative:
             state = loop.run(self.plan, self.pair.weights, state, self.verification)
         else:
