@@ -93,7 +93,7 @@ $(DEMO_PAIR)/manifest.json: $(VENV)/.stamp $(wildcard $(PAIR)/*/*)
 
 .PHONY: bench
 bench: $(DEMO_PAIR)/manifest.json ## acceptance and speed of the bundled pair on files it never saw
-	$(BIN)/dspine bench $(DEMO_PAIR) --ablate bridge,tail,both --json build/bench.json $(BENCH)
+	$(BIN)/dspine bench $(DEMO_PAIR) --concurrency 1 4 8 --ablate bridge,tail,both --json build/bench.json $(BENCH)
 
 .PHONY: device-check
 device-check: ## on a machine with a GPU: losslessness there, and what a cycle costs at 27B sizes
