@@ -24,6 +24,8 @@ PAIR := dspine_jax/assets/tiny-pair
 PROMPT := dspine_jax/assets/demo_prompt.py
 # The bundled pair is stored in bfloat16; float32 holds the same values and makes both ways of decoding exact.
 DEMO_PAIR := build/tiny-pair
+# Further arguments of `make bench`, such as --markdown for the table of the README.
+BENCH ?=
 # The interpreter of `make device-check`: one whose jax sees the GPU.
 DEVICE_PYTHON ?= $(BIN)/python
 
@@ -91,7 +93,7 @@ $(DEMO_PAIR)/manifest.json: $(VENV)/.stamp $(wildcard $(PAIR)/*/*)
 
 .PHONY: bench
 bench: $(DEMO_PAIR)/manifest.json ## acceptance and speed of the bundled pair on files it never saw
-	$(BIN)/dspine bench $(DEMO_PAIR)
+	$(BIN)/dspine bench $(DEMO_PAIR) --concurrency 1 4 8 --ablate bridge,tail,both --json build/bench.json $(BENCH)
 
 .PHONY: device-check
 device-check: ## on a machine with a GPU: losslessness there, and what a cycle costs at 27B sizes

@@ -22,7 +22,7 @@ COMMANDS = {
     "convert": Command("convert.cli", "turn a Hugging Face target and drafter into one folder"),
     "inspect": Command("convert.inspection", "show what each tensor of a checkpoint would become"),
     "generate": Command("serve.generate_cli", "continue a prompt, and measure it", compiles=True),
-    "bench": Command("serve.bench_cli", "measure acceptance and speed", compiles=True),
+    "bench": Command("serve.benchmark.cli", "measure acceptance and speed beside plain decoding", compiles=True),
     "plan": Command("dspine_jax.planning.cli", "what fits a GPU, and how fast it can be at best; needs no GPU"),
     "train": Command("dspine_jax.training.cli", "train a small target and distil a drafter", compiles=True),
 }

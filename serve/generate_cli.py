@@ -86,9 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=defaults.tail,
         help="form of the last refinement; off is for comparison (default: %(default)s)",
     )
-    draft.add_argument(
-        "--no-bridge", action="store_true", help="no messages between rows, for comparison; needs --tail off"
-    )
+    draft.add_argument("--no-bridge", action="store_true", help="no messages between rows, for comparison")
 
     add_verification(draft)
 

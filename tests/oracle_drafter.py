@@ -89,8 +89,8 @@ class DrafterOracle:
             gate = y @ self.w[f"{name}.mlp.gate_proj.weight"].T
             up = y @ self.w[f"{name}.mlp.up_proj.weight"].T
             x = before = x + (gate / (1 + np.exp(-gate)) * up) @ self.w[f"{name}.mlp.down_proj.weight"].T
-            if bridged:
-                x, r, c = bridge(
+            if bridged or layer == cfg.num_hidden_layers - 1:
+                written, r, c = bridge(
                     x,
                     self.code(anchor),
                     self.w[f"injection.readouts.{layer}.weight"],
@@ -98,6 +98,7 @@ class DrafterOracle:
                     self.gates,
                     eps,
                 )
+                x = written if bridged else x
         return BlockStates(hidden=self.norm(x, "norm"), residual=before, magnitude=r, code=c)
 
     def attention(self, layer, kind, x, start, features):

@@ -33,9 +33,8 @@ def check_states(got, runner, features, bound, *, bridged=True):
         want = runner.oracle.block(int(anchor), np.asarray(features)[slot, :length], bridged=bridged)
         assert_close(f"slot {slot} residual", got.residual[slot], want.residual[1:], bound)
         assert_close(f"slot {slot} hidden", got.hidden[slot], want.hidden[1:], bound)
-        if bridged:
-            assert_close(f"slot {slot} magnitude", got.magnitude[slot, :, 0], want.magnitude[1:], bound)
-            assert_close(f"slot {slot} code", got.code[slot], want.code[1:], bound)
+        assert_close(f"slot {slot} magnitude", got.magnitude[slot, :, 0], want.magnitude[1:], bound)
+        assert_close(f"slot {slot} code", got.code[slot], want.code[1:], bound)
 
 
 @pytest.mark.parametrize("is_causal", [None, True, False])

@@ -251,7 +251,6 @@ def test_an_interrupt_ends_the_command_with_130(folders, monkeypatch, capsys):
         (["MODEL", "a", "--max-new-tokens", "many"], "wanted a whole number, got 'many'"),
         (["MODEL", "a", "--dtype", "float16"], "choose from bfloat16, float32"),
         (["MODEL", "a", "--plain", "--compare-plain"], "not allowed with argument"),
-        (["MODEL", "a", "--no-bridge"], "bridge=False needs tail='off'"),
         (["--target", "MODEL", "a"], "--target and --draft belong together"),
         (["MODEL", "a", "--colour", "red"], "unrecognized arguments"),
     ],

@@ -63,9 +63,20 @@ def test_there_is_something_to_check():
     assert {relative(path).split("/")[0] for path in MODULES} >= {"pallas_kernels", "dspine_jax"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+# Runs in the peers' environment, in its own process: may import torch and transformers, but nothing of this project.
+PEER = ROOT / "serve" / "benchmark" / "transformers_peer.py"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path != PEER], ids=relative)
 def test_module_imports_only_what_its_folder_may(path):
     assert faults(relative(path).split("/")[0], path.read_text()) == []
+
+
+def test_the_script_for_the_peers_imports_nothing_of_this_project():
+    tops = {name.split(".")[0] for name in imported_names(PEER.read_text())}
+    assert "transformers" in tops and not tops & {"jax", "flax", "tests", *FOLDERS}
+    modules = {name for path in MODULES for name in imported_names(path.read_text())}
+    assert not [name for name in modules if "transformers_peer" in name]
 
 
 # The one file that may use what jax keeps private.

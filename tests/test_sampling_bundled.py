@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 import dspine_jax
 from dspine_jax import SamplingParams
-from dspine_jax.loop import steps
+from dspine_jax.sampling import width
 from dspine_jax.training.corpus import encode_files, source_files, standard_library
 from dspine_jax.training.recipe import BUNDLED, read_recipe
 
@@ -46,7 +46,7 @@ def expected_accepted(tokens, candidates, q, p) -> tuple[np.ndarray, np.ndarray]
 def test_a_block_accepts_no_less_than_token_by_token(pair, monkeypatch):
     """The same sampled blocks of files that training never read, judged by both methods; the seeds are fixed."""
     blocks = []
-    verify = steps.verify_sampled
+    verify = width.verify_sampled
 
     def note(tokens, candidates, q, p):
         blocks.append(expected_accepted(*map(np.asarray, (tokens, candidates, q, p))))
@@ -55,7 +55,7 @@ def test_a_block_accepts_no_less_than_token_by_token(pair, monkeypatch):
         jax.debug.callback(note, draft.tokens, draft.candidates, draft.q, p)
         return verify(sampling, draft, p, *rest, **named)
 
-    monkeypatch.setattr(steps, "verify_sampled", spy)
+    monkeypatch.setattr(width, "verify_sampled", spy)
     files = source_files(standard_library(), read_recipe(BUNDLED)["corpus"]["held_out"])[1]
     tokenizer = Tokenizer.from_file(str(ASSETS / "target" / "tokenizer.json"))
     prompts = [ids[:64].tolist() for ids in encode_files(tokenizer, files)][:16]

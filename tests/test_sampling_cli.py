@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from serve import bench_cli, generate_cli
-from serve.bench_sampling import SampledAcceptance, table
+from serve import generate_cli
+from serve.benchmark import cli as bench_cli
+from serve.benchmark.sampled import SampledAcceptance, table
 from serve.sampling_options import params_of
 from tests.text_pair import PROMPT, text_pair
 

@@ -125,7 +125,7 @@ class Drafter(nnx.Module):
     ) -> DraftStates:
         """One block per slot: row 0 is the anchor at `position`, rows 1 .. block_size - 1 are to be proposed.
 
-        `bridged=False` leaves every write out (an ablation); magnitudes and codes are then zero.
+        `bridged=False` leaves every write out (an ablation); the tail can still make the last one.
         """
         cfg = self.config
         rows = cfg.block_size
@@ -150,10 +150,10 @@ class Drafter(nnx.Module):
         r = jnp.zeros((*x.shape[:2], 1), jnp.float32)
         c = jnp.zeros((*x.shape[:2], self.config.transfer_dim), jnp.float32)
         weights = zip(self.layers, cache.layers, inj.readouts, inj.writes, strict=True)
-        for layer, context, readout, write in weights:
+        for index, (layer, context, readout, write) in enumerate(weights):
             x = before = layer(x, positions, context)
-            if bridged:
-                x, r, c = bridge(
+            if bridged or index == len(self.layers) - 1:
+                written, r, c = bridge(
                     before,
                     anchor_code,
                     readout.weight[...],
@@ -162,6 +162,7 @@ class Drafter(nnx.Module):
                     eps=self.config.rms_norm_eps,
                     implementation=self.implementation,
                 )
+                x = written if bridged else x
         hidden = rms_norm(x[:, 1:], self.norm.weight[...], self.config.rms_norm_eps)
         return DraftStates(hidden=hidden, residual=before[:, 1:], magnitude=r[:, 1:], code=c[:, 1:])
 

@@ -21,15 +21,13 @@ class DraftOptions:
     retrieval: Literal["fp8", "direct"] = "fp8"  # float8 pass over the vocabulary, or the head itself
     coarse: int = 128  # tokens that the float8 pass hands to the exact one
     tail: Literal["direct", "table", "off"] = "direct"  # "off": each row's best candidate, for ablation
-    bridge: bool = True  # False: no messages between layers, for ablation; needs tail "off"
+    bridge: bool = True  # False: no messages between rows before the tail, for ablation
 
     def __post_init__(self) -> None:
         if self.retrieval not in ("fp8", "direct"):
             raise ValueError(f"retrieval is {self.retrieval!r}, wanted 'fp8' or 'direct'")
         if self.tail not in ("direct", "table", "off"):
             raise ValueError(f"tail is {self.tail!r}, wanted 'direct', 'table' or 'off'")
-        if not self.bridge and self.tail != "off":
-            raise ValueError("the tail refines the bridge's last write: bridge=False needs tail='off'")
 
 
 @functools.partial(
@@ -67,11 +65,9 @@ class Proposer:
 
     def propose(self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache) -> Int[Array, "B T-1"]:
         """Greedy proposals for the positions after the anchor's."""
-        states = self._states(anchor, position, cache)
+        states = self.states(anchor, position, cache)
         candidates, _ = self.candidates(states.hidden)
-        if self.options.tail == "off":
-            return candidates[..., 0]
-        return greedy_chain(self.scores(states, anchor, candidates), candidates)
+        return self.chain(states, anchor, candidates)
 
     def tables(
         self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache
@@ -80,17 +76,13 @@ class Proposer:
 
         Raises ValueError for tail "table", whose scores lack each row's normalisation and are no logits.
         """
-        if self.options.tail == "table":
-            raise ValueError(
-                "tail 'table' knows only which proposal is best, not how likely each is: sampled requests,"
-                " penalties and masks, and verify_width='auto' need tail 'direct' (or 'off')"
-            )
-        states = self._states(anchor, position, cache)
+        states = self.states(anchor, position, cache)
         candidates, scores = self.candidates(states.hidden)
-        if self.options.tail == "off":
-            table = jnp.broadcast_to(scores[:, :, None], (*scores.shape, scores.shape[-1]))
-            return table.astype(jnp.float32), candidates
-        return self.scores(states, anchor, candidates), candidates
+        return self.logits(states, anchor, candidates, scores), candidates
+
+    def states(self, anchor: Int[Array, " B"], position: Int[Array, " B"], cache: DraftCache) -> DraftStates:
+        """What the backbone makes of a block."""
+        return self.drafter(anchor, position, cache, self.borrowed.embedding, bridged=self.options.bridge)
 
     def candidates(self, hidden: Float[Array, "B T-1 H"]) -> tuple[Int[Array, "B T-1 k"], Float[Array, "B T-1 k"]]:
         """The `head_topk` best tokens of each row, best first, and their scores before the tail."""
@@ -109,6 +101,35 @@ class Proposer:
             implementation=self.drafter.implementation,
         )
 
+    def chain(
+        self, states: DraftStates, anchor: Int[Array, " B"], candidates: Int[Array, "B T-1 k"]
+    ) -> Int[Array, "B T-1"]:
+        """The greedy choice along the block."""
+        if self.options.tail == "off":
+            return candidates[..., 0]
+        return greedy_chain(self.scores(states, anchor, candidates), candidates)
+
+    def logits(
+        self,
+        states: DraftStates,
+        anchor: Int[Array, " B"],
+        candidates: Int[Array, "B T-1 k"],
+        before_tail: Float[Array, "B T-1 k"],
+    ) -> Float[Array, "B T-1 k k"]:
+        """Logits of each row's candidates given the row before; the scores before the tail where there is none.
+
+        Raises ValueError for tail "table", whose scores lack each row's normalisation and are no logits.
+        """
+        if self.options.tail == "table":
+            raise ValueError(
+                "tail 'table' knows only which proposal is best, not how likely each is: sampled requests,"
+                " penalties and masks, and verify_width='auto' need tail 'direct' (or 'off')"
+            )
+        if self.options.tail == "off":
+            table = jnp.broadcast_to(before_tail[:, :, None], (*before_tail.shape, before_tail.shape[-1]))
+            return table.astype(jnp.float32)
+        return self.scores(states, anchor, candidates)
+
     def scores(
         self, states: DraftStates, anchor: Int[Array, " B"], candidates: Int[Array, "B T-1 k"]
     ) -> Float[Array, "B T-1 k k"]:
@@ -118,6 +139,3 @@ class Proposer:
         if self.borrowed.tables is None:
             raise ValueError("tail 'table' needs tables; build the pair with them")
         return table_scores(self.drafter, self.borrowed.tables, states, anchor, candidates, self.borrowed.head)
-
-    def _states(self, anchor, position, cache) -> DraftStates:
-        return self.drafter(anchor, position, cache, self.borrowed.embedding, bridged=self.options.bridge)

@@ -13,11 +13,9 @@ from dspine_jax.cache.draft_ring import DraftCache
 from dspine_jax.loop.state import LoopState
 from dspine_jax.sampling.draft import Draft, draw_chain
 from dspine_jax.sampling.draws import Purpose, choose, fold, gumbels
-from dspine_jax.sampling.verify import verify_sampled
 from dspine_jax.sampling.width import WHOLE_BLOCK, Verification, choose_rows
 from dspine_jax.target import Target
 from dspine_jax.target.rows import Rows
-from dspine_jax.verify import verify_greedy
 
 
 class Drafting(Protocol):
@@ -84,7 +82,7 @@ def speculative_cycle(
     if state.draft_cache is None:
         raise ValueError("this state was made for plain decoding: it has no draft cache")
     widths = verification.widths
-    verify = functools.partial(_verify, target, drafting, taps, verification.method)
+    verify = functools.partial(_verify, target, drafting, taps, verification)
     if state.sampling is None and len(widths) < 2:
         # A greedy batch of fixed width asks the drafter for tokens only.
         tokens = drafting.propose(state.anchor, state.position, state.draft_cache)
@@ -104,9 +102,9 @@ def speculative_cycle(
 
 def plain_step(target: Target, drafting: Drafting | None, taps: Sequence[int], state: LoopState) -> LoopState:
     """One token from one row: the same target pass with a block of one. Keeps a draft cache current if there is one."""
-    state, rows, logits, features = _read_block(target, taps, state, state.anchor[:, None])
+    state, rows, logits, features = read_block(target, taps, state, state.anchor[:, None])
     choices = _plain_choices(state, logits, state.position)
-    return _commit(drafting, state, rows, logits, features, choices, jnp.zeros_like(state.emitted))
+    return commit(drafting, state, rows, logits, features, choices, jnp.zeros_like(state.emitted))
 
 
 def _draft(drafting, state, width) -> Draft:
@@ -123,17 +121,13 @@ def _draft(drafting, state, width) -> Draft:
     )
 
 
-def _verify(target, drafting, taps, method, width, state, tokens, draft, allowed):
+def _verify(target, drafting, taps, verification, width, state, tokens, draft, allowed):
     """A pass over the first `width` rows of the block, of which a sampled slot may use `allowed` [B]."""
     proposals = tokens[:, : width - 1].astype(state.anchor.dtype)
     block = jnp.concatenate([state.anchor[:, None], proposals], axis=1)
-    state, rows, logits, features = _read_block(target, taps, state, block)
-    if state.sampling is None:
-        accepted, choices = verify_greedy(proposals, logits)
-    else:
-        law = state.sampling.law(logits, proposals, state.emitted, state.stop_ids)
-        accepted, choices = verify_sampled(state.sampling, draft, law, state.position, allowed, method=method)
-    return _commit(drafting, state, rows, logits, features, choices.astype(state.anchor.dtype), accepted)
+    state, rows, logits, features = read_block(target, taps, state, block)
+    accepted, choices = verification.judge(state, proposals, logits, draft, allowed)
+    return commit(drafting, state, rows, logits, features, choices.astype(state.anchor.dtype), accepted)
 
 
 def _plain_choices(state, logits, position):
@@ -146,7 +140,10 @@ def _plain_choices(state, logits, position):
     return choose(law[:, 0], gumbels(keys, logits.shape[-1]))[:, None].astype(state.anchor.dtype)
 
 
-def _read_block(target, taps, state, block):
+def read_block(
+    target: Target, taps: Sequence[int], state: LoopState, block: Int[Array, "B T"]
+) -> tuple[LoopState, Rows, Float[Array, "B T V"], Float[Array, "B T F"]]:
+    """The target's pass over a block, nothing of it committed: the state, its rows, their logits and features."""
     width = jnp.full(block.shape[0], block.shape[1], jnp.int32)
     rows = Rows.of(state.position, width, block.shape[1], commit=False)
     hidden, features, cache = target(block, rows, state.target_cache, taps)
@@ -165,8 +162,19 @@ def _emit(state, logits, choices, count):
     return state, taken, kept
 
 
-def _commit(drafting, state, rows, logits, features, choices, accepted):
-    """Emits the accepted run and commits exactly the rows whose successors were emitted."""
+def commit(
+    drafting: Drafting | None,
+    state: LoopState,
+    rows: Rows,
+    logits: Float[Array, "B T V"] | None,
+    features: Float[Array, "B T F"],
+    choices: Int[Array, "B T"],
+    accepted: Int[Array, " B"],
+) -> LoopState:
+    """Emits the accepted run and commits exactly the rows whose successors were emitted.
+
+    `logits` may be None when no request wants logprobs.
+    """
     state = state.record_cycle(accepted, ~state.done, choices.shape[1])
     state, taken, kept = _emit(state, logits, choices, accepted + 1)
     return dataclasses.replace(

@@ -26,10 +26,15 @@ are cut where it would have cut them by itself, even if others make the pass wid
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+from dspine_jax.sampling.draft import Draft
+from dspine_jax.sampling.state import Sampling
+from dspine_jax.sampling.verify import verify_sampled
+from dspine_jax.verify import verify_greedy
 
 Method = Literal["token", "block"]
 Width = int | Literal["auto"]
@@ -51,6 +56,21 @@ class WidthCosts:
             raise ValueError(f"costs are {self.seconds}, wanted positive seconds")
 
 
+class Slots(Protocol):
+    """What verifying needs to know of the slots; `dspine_jax.loop.LoopState` has it."""
+
+    @property
+    def sampling(self) -> Sampling | None: ...
+    @property
+    def position(self) -> Int[Array, " B"]: ...
+    @property
+    def emitted(self) -> Int[Array, " B"]: ...
+    @property
+    def stop_ids(self) -> Int[Array, "B K"]: ...
+    @property
+    def cycles(self) -> Int[Array, " B"]: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Verification:
     """The static side of verifying: one compiled program per value."""
@@ -61,6 +81,26 @@ class Verification:
     def __post_init__(self) -> None:
         if self.method not in ("token", "block"):
             raise ValueError(f"verification is {self.method!r}, wanted 'token' or 'block'")
+
+    def judge(
+        self,
+        slots: Slots,
+        proposals: Int[Array, "B T-1"],
+        logits: Float[Array, "B T V"],
+        draft: Draft | None,
+        allowed: Int[Array, " B"] | None,
+    ) -> tuple[Int[Array, " B"], Int[Array, "B T"]]:
+        """Accepted proposals per slot, and the tokens to emit: choice 0 .. accepted.
+
+        Row i of `logits` scores the token after block row i. Sampled slots need the `draft` that the proposals come
+        from and the rows `allowed` to each slot.
+        """
+        if slots.sampling is None:
+            return verify_greedy(proposals, logits)
+        if draft is None or allowed is None:
+            raise ValueError("sampled slots are verified with the draft that the proposals come from")
+        law = slots.sampling.law(logits, proposals, slots.emitted, slots.stop_ids)
+        return verify_sampled(slots.sampling, draft, law, slots.position, allowed, method=self.method)
 
 
 WHOLE_BLOCK = Verification()
