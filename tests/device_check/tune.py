@@ -1,16 +1,13 @@
 """Times every candidate tiling of every kernel and writes the fastest, for `pallas_kernels.tuning` to read."""
 
-import contextlib
 import dataclasses
 import datetime
 import functools
-import importlib
 import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 
@@ -19,11 +16,8 @@ from pallas_kernels.device import num_sms
 from pallas_kernels.gated_delta import mosaic_replay
 from pallas_kernels.retrieval.tiles import padded_rows
 from tests.device_check.kernels import seconds
-from tests.kernels.machine_code import Program
+from tests.device_check.lookup import lookup
 from tests.kernels.programs import all_programs
-
-# Where the operations look their tiles up.
-_LOOKUPS = ("retrieval.api", "bridge.api", "tail.api", "block_attention.api", "gated_delta.mosaic_replay")
 
 
 def tune(ops: Sequence[str], path: Path) -> Iterator[dict[str, Any]]:
@@ -66,23 +60,6 @@ def write(path: Path, tiles: dict[str, dict[str, Any]]) -> None:
         "tiles": tiles,
     }
     path.write_text(json.dumps(facts, indent=1) + "\n")
-
-
-def lookup(program: Program) -> tuple[str, str, Any]:
-    """(operation, size, heuristic tiles) under which the program's kernel looks its tiles up."""
-    found = []
-
-    def record(op, size, heuristic):
-        found.append((op, size, heuristic))
-        return heuristic
-
-    with contextlib.ExitStack() as stack:
-        for name in _LOOKUPS:
-            module = importlib.import_module(f"pallas_kernels.{name}")
-            stack.enter_context(mock.patch.object(module, "tuned_tiles", record))
-        jax.eval_shape(lambda *a: program.function(*a), *program.shapes)
-    (one,) = found
-    return one
 
 
 def _retrieval(program, _heuristic):

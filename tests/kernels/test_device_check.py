@@ -8,7 +8,7 @@ import pytest
 
 from pallas_kernels import tuning
 from pallas_kernels.retrieval import default_tiles
-from tests.device_check import accumulation, inputs, kernels, tune
+from tests.device_check import accumulation, inputs, kernels, lookup, tune
 from tests.kernels import test_odd_sizes
 from tests.kernels.interpreter import interpreting
 from tests.kernels.programs import all_programs
@@ -32,7 +32,7 @@ def test_tiles_to_tune():
     with interpreting(cores=132):
         for program in all_programs():
             if program.op in tune._CANDIDATES:
-                op, size, heuristic = tune.lookup(program)
+                op, size, heuristic = lookup.lookup(program)
                 assert op == program.op and size
                 candidates = list(tune._CANDIDATES[program.op](program, heuristic))
                 assert candidates and all(type(candidate) is type(heuristic) for candidate in candidates)
