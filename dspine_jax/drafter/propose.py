@@ -76,6 +76,7 @@ class Proposer:
 
         Raises ValueError for tail "table", whose scores lack each row's normalisation and are no logits.
         """
+        self._check_logits()
         states = self.states(anchor, position, cache)
         candidates, scores = self.candidates(states.hidden)
         return self.logits(states, anchor, candidates, scores), candidates
@@ -120,11 +121,7 @@ class Proposer:
 
         Raises ValueError for tail "table", whose scores lack each row's normalisation and are no logits.
         """
-        if self.options.tail == "table":
-            raise ValueError(
-                "tail 'table' knows only which proposal is best, not how likely each is: sampled requests,"
-                " penalties and masks, and verify_width='auto' need tail 'direct' (or 'off')"
-            )
+        self._check_logits()
         if self.options.tail == "off":
             table = jnp.broadcast_to(before_tail[:, :, None], (*before_tail.shape, before_tail.shape[-1]))
             return table.astype(jnp.float32)
@@ -139,3 +136,10 @@ class Proposer:
         if self.borrowed.tables is None:
             raise ValueError("tail 'table' needs tables; build the pair with them")
         return table_scores(self.drafter, self.borrowed.tables, states, anchor, candidates, self.borrowed.head)
+
+    def _check_logits(self) -> None:
+        if self.options.tail == "table":
+            raise ValueError(
+                "tail 'table' knows only which proposal is best, not how likely each is: sampled requests,"
+                " penalties and masks, and verify_width='auto' need tail 'direct' (or 'off')"
+            )
