@@ -47,7 +47,7 @@ def test_arrivals_cancels_and_reused_slots_change_no_token(engine, plain):
     tally = soak(engine, plain, 60, seed=2)
     assert tally.differences == 0
     assert tally.finished + tally.cancelled == 60
-    assert tally.cancelled >= 3 and tally.most_running == CONFIG.slots
+    assert tally.cancelled >= 1 and tally.most_running == CONFIG.slots
     check_idle(engine)
     gc.collect()
     assert len(jax.live_arrays()) <= arrays

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,14 +104,14 @@ def test_without_a_queue_free_slots_still_serve(engine_of, device):
     assert tokens(engine.submit(Request([2], 2))) == [1, 2]
 
 
-def test_who_waits_too_long_is_told_so(engine_of, device):
-    engine = engine_of(slots=1, queue_timeout=0.1)
+def test_who_waits_too_long_is_told_so(engine_of, device, monkeypatch):
+    engine = engine_of(slots=1, queue_timeout=60)
     running = engine.submit(Request([2], 50))
     wait_until(lambda: engine.stats().running == 1)
     late = engine.submit(Request([2], 1))
-    threading.Event().wait(0.2)
+    monkeypatch.setattr("serve.engine.waiting.time", SimpleNamespace(monotonic=lambda: time.monotonic() + 61))
     device.permits.release(1)
-    with pytest.raises(QueueTimeout, match="no slot was free") as refusal:
+    with pytest.raises(QueueTimeout, match="no slot was free for 60 seconds") as refusal:
         late.result(PATIENCE)
     assert refusal.value.retry_after > 0
     assert engine.stats().expired == 1

@@ -46,7 +46,7 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """ "broken" means that the device's thread met an error that no request can be blamed for."""
+        """Where the engine is in its life; broken means an error that no request can be blamed for."""
         return self._state
 
     def start(self, progress: Callable[[str], None] = LOG.info) -> Self:
@@ -97,9 +97,9 @@ class Engine:
         """Takes no more requests and finishes those it has; False when they last longer than `timeout` seconds."""
         if self._state == "new":
             raise RuntimeError("this engine was not started")
-        if self._state == "ready":
-            self._state = "draining"
         self._line.close()
+        if self._state in ("starting", "ready"):
+            self._state = "draining"
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -154,7 +154,7 @@ class Engine:
         self._warm_up_compilations = self._compilations.count
         self._progress(f"ready: {self._warm_up_compilations} programs")
         self._scheduler = Scheduler(device, self.config, self._block, self._line, self._counters)
-        self._state = "ready"
+        self._state = "draining" if self._line.closed else "ready"
         return self._scheduler
 
     def _serve(self, scheduler: Scheduler) -> None:
