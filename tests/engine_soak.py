@@ -4,6 +4,7 @@
 """
 
 import argparse
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.copying import copying_pair
 from tests.engine_bench import PLAIN_TOKENS, Plain, quick_compilation
 from tests.scripted import random_prompts
 
-CONFIG = EngineConfig(context=256, chunk=64, queue_limit=4)
+# However slow the machine is, nobody here waits too long.
+CONFIG = EngineConfig(context=256, chunk=64, queue_limit=4, queue_timeout=3600)
 LONGEST = CONFIG.context - PLAIN_TOKENS
 CANCELLED = 0.15  # share of requests
 MOST_ARRIVALS = 4  # at a time
@@ -106,10 +108,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     jax.config.update("jax_default_matmul_precision", "highest")
-    with quick_compilation():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(quick_compilation())
         pair = copying_pair()
         plain = plain_of(pair, 64, options.seed)
-        engine = Engine(pair, CONFIG).start(lambda text: print(text, flush=True))
+        engine = stack.enter_context(Engine(pair, CONFIG))
         total, parts = Tally(), 5
         for part in range(parts):
             start = time.perf_counter()
@@ -121,7 +124,6 @@ def main() -> None:
             print(f"{total}, {seconds:.1f} s, {_resident_mib()} MiB resident, {arrays} arrays", flush=True)
         stats = engine.stats()
         print(stats)
-        engine.stop()
     if total.differences or stats.running or stats.pages_in_use or stats.compilations:
         raise SystemExit("failed: see above")
 

@@ -1,5 +1,6 @@
 """The engine: one thread that owns the device, and what callers may do with it from any other."""
 
+import atexit
 import itertools
 import logging
 import threading
@@ -58,6 +59,8 @@ class Engine:
             raise RuntimeError(f"this engine is {self._state}: make a new one")
         self._state = "starting"
         self._progress = progress
+        # A thread that is still at work when the interpreter ends would take the process down with a fault.
+        atexit.register(self.stop)
         self._thread.start()
         self._ready.wait()
         if self._failure is not None:
@@ -108,6 +111,7 @@ class Engine:
         self._stop = True
         if self._state != "new":
             self.drain()
+        atexit.unregister(self.stop)
 
     def stats(self) -> EngineStats:
         """A snapshot, from any thread."""
