@@ -195,6 +195,11 @@ def collect(batch: Batch, state: LoopState, block_size: int, costs: WidthCosts |
     emitted, cycles = np.asarray(state.emitted)[:count], np.asarray(state.cycles)[:count]
     tokens, accepted = np.asarray(state.tokens), np.asarray(state.accepted)
     stopped, rows = np.asarray(state.stopped), np.asarray(state.target_rows)
+    if failed := np.flatnonzero(np.asarray(state.failed)[:count]).tolist():
+        raise FloatingPointError(
+            f"the scores of prompts {failed} stopped being finite, after {emitted[failed].tolist()} tokens; check the"
+            " weights and the dtype (float16 overflows where bfloat16 does not)"
+        )
     return Generation(
         tokens=[tokens[slot, : emitted[slot]] for slot in range(count)],
         finish_reason=["stop" if stopped[slot] else "length" for slot in range(count)],

@@ -122,6 +122,7 @@ def new_state(
         limit=jnp.asarray(limit),
         stop_ids=jnp.asarray(stops),
         stopped=zeros(dtype=jnp.bool_),
+        failed=zeros(dtype=jnp.bool_),
         cycles=zeros(),
         accepted=zeros(tokens),
         target_rows=zeros(),

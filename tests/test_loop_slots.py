@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dspine_jax import loop
+from dspine_jax.cache.gdn_state import GDNState
 from dspine_jax.cache.paged_kv import PagedKV
-from dspine_jax.generate import prefill
+from dspine_jax.generate import collect, prefill
 from dspine_jax.loop.state import LoopState
 from dspine_jax.request import Batch
 from tests.scripted import (
@@ -38,15 +39,7 @@ def requests() -> list[Request]:
 def admit(state: LoopState, arrivals: dict[int, Request], weights) -> LoopState:
     """Gives these slots to new requests while the others are in the middle of theirs."""
     fresh = jnp.asarray([slot in arrivals for slot in range(SLOTS)])
-
-    def clear(x):
-        return jnp.where(fresh, jnp.zeros((), x.dtype), x)
-
-    state = dataclasses.replace(
-        state,
-        target_cache=state.target_cache.reset_slots(fresh),
-        **{name: clear(getattr(state, name)) for name in ("position", "emitted", "stopped", "cycles", "anchor")},
-    )
+    state = state.reset_slots(fresh)
     state = assign(state, arrivals)
     return read_prompts(state, arrivals, weights)
 
@@ -55,6 +48,15 @@ def read_prompts(state: LoopState, arrivals: dict[int, Request], weights) -> Loo
     """Other slots are given no token."""
     prompts = tuple(np.array(arrivals[slot].prompt if slot in arrivals else [], np.int32) for slot in range(SLOTS))
     return prefill(PLAN, weights, state, Batch(prompts=prompts, max_new_tokens=TOKENS, stop_token_ids=()))
+
+
+def spoil(state: LoopState, slot: int) -> LoopState:
+    """The slot's recurrent states are no numbers any more."""
+    layers = tuple(
+        dataclasses.replace(layer, state=layer.state.at[slot].set(jnp.nan)) if isinstance(layer, GDNState) else layer
+        for layer in state.target_cache.layers
+    )
+    return dataclasses.replace(state, target_cache=dataclasses.replace(state.target_cache, layers=layers))
 
 
 def tokens_of(state: LoopState, slot: int) -> list[int]:
@@ -103,12 +105,11 @@ def test_requests_come_and_go_while_others_run(requests):
 
 
 def test_a_slot_at_its_last_position_leaves_its_neighbours_pages_alone(requests):
-    """Slot 3's last block ends where slot 4's pages begin. Idle slots write only at their own position."""
-    idle_at, block = 100, 16
+    """Slot 3's last block ends where slot 4's pages begin. Idle slots write nothing at all."""
     request = plain_requests(pair_of(), random_prompts(42, [140]))[0]
     weights = script_of(pair_of(), [requests[0]] * 3 + [request], [0, 0, 0, 15])
     state = empty_state(pair_of())
-    position = jnp.full_like(state.position, idle_at).at[3].set(0)
+    position = jnp.full_like(state.position, 100).at[3].set(0)
     mark = np.float32(12.5)
     layers = [
         jax.tree.map(lambda x: jnp.full_like(x, mark), layer) if isinstance(layer, PagedKV) else layer
@@ -124,12 +125,24 @@ def test_a_slot_at_its_last_position_leaves_its_neighbours_pages_alone(requests)
     state = loop.run(PLAN, weights, state)
     assert tokens_of(state, 3) == request.expected[0]
     assert int(state.position[3]) == 239
-    untouched = np.ones(256, bool)
-    untouched[idle_at : idle_at + block] = False
     pages = [layer for layer in state.target_cache.layers if isinstance(layer, PagedKV)]
     for layer in pages:
         for x in (layer.k, layer.v):
             slots = np.asarray(x).reshape(SLOTS, 256, -1)
-            others = np.delete(slots, 3, axis=0)
-            np.testing.assert_array_equal(others[:, untouched], mark)
+            np.testing.assert_array_equal(np.delete(slots, 3, axis=0), mark)
             assert (slots[3, :240] != mark).all()
+
+
+def test_a_slot_without_finite_scores_ends_alone(requests):
+    four = [dataclasses.replace(r, limit=40) for r in requests[:4]]
+    weights = script_of(pair_of(), four, [3] * 4)
+    state = loop.run_cycle(PLAN, weights, start(pair_of(), weights, four))
+    before = tokens_of(state, 1)
+    state = loop.run(PLAN, weights, spoil(state, 1))
+    assert state.failed.tolist() == [slot == 1 for slot in range(SLOTS)]
+    assert tokens_of(state, 1) == before
+    for slot in (0, 2, 3):
+        assert tokens_of(state, slot) == four[slot].expected[0]
+    batch = Batch(prompts=(np.zeros(1, np.int32),) * 4, max_new_tokens=40, stop_token_ids=())
+    with pytest.raises(FloatingPointError, match=r"prompts \[1\] stopped being finite, after \[5\] tokens"):
+        collect(batch, state, 16)

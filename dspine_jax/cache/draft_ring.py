@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from dspine_jax.cache.slots import clear_slots
 from dspine_jax.config import DrafterConfig
 
 
@@ -62,3 +63,7 @@ class DraftCache:
             return DraftRing(k=jnp.zeros(shape, dtype), v=jnp.zeros(shape, dtype))
 
         return DraftCache(layers=tuple(ring(kind) for kind in config.layer_types))
+
+    def reset_slots(self, fresh: Bool[Array, " B"]) -> "DraftCache":
+        """Zeroes the marked slots' rings."""
+        return jax.tree.map(lambda x: clear_slots(x, fresh), self)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dspine_jax.cache.draft_ring import DraftCache
+from dspine_jax.cache.slots import clear_slots
 from dspine_jax.cache.target_cache import TargetCache
 from dspine_jax.sampling.logprobs import LogprobBuffer
 from dspine_jax.sampling.state import Sampling
@@ -28,6 +29,7 @@ NO_TOKEN = -1  # pads stop lists; equal to no id
         "limit",
         "stop_ids",
         "stopped",
+        "failed",
         "cycles",
         "accepted",
         "target_rows",
@@ -48,9 +50,10 @@ class LoopState:
     position: Int[Array, " B"]
     tokens: Int[Array, "B capacity"]  # emitted tokens; entries at and after `emitted` mean nothing
     emitted: Int[Array, " B"]
-    limit: Int[Array, " B"]  # a slot is done when it has emitted this many; 0 marks an empty slot
+    limit: Int[Array, " B"]  # a slot is done when it has emitted this many; 0 marks a slot that must not run
     stop_ids: Int[Array, "B K"]  # padded with NO_TOKEN
     stopped: Bool[Array, " B"]  # the last emitted token is a stop id
+    failed: Bool[Array, " B"]  # some number of the slot's passes was not finite: nothing more is emitted
     cycles: Int[Array, " B"]  # target passes after the prompt's
     accepted: Int[Array, "B capacity"]  # proposals that the target agreed with, per cycle
     target_rows: Int[Array, " B"]  # rows of these passes
@@ -61,7 +64,11 @@ class LoopState:
     @property
     def done(self) -> Bool[Array, " B"]:
         """Slots that emit nothing more."""
-        return self.stopped | (self.emitted >= self.limit)
+        return self.stopped | self.failed | (self.emitted >= self.limit)
+
+    def fail(self, bad: Bool[Array, " B"]) -> "LoopState":
+        """Ends the marked slots, except those that are done already."""
+        return dataclasses.replace(self, failed=self.failed | (bad & ~self.done))
 
     def emit(self, run: Int[Array, "B T"], count: Int[Array, " B"]) -> tuple["LoopState", Int[Array, " B"]]:
         """Appends up to `count` tokens of `run` per slot, cut after a stop id and at the limit.
@@ -97,4 +104,48 @@ class LoopState:
             cycles=self.cycles + active.astype(self.cycles.dtype),
             target_rows=self.target_rows + jnp.where(active, rows, 0).astype(self.target_rows.dtype),
             accepted=self.accepted.at[slot, column].set(accepted, mode="drop"),
+        )
+
+    def drain(self) -> "LoopState":
+        """Forgets what was emitted, after it was copied elsewhere: the next token fills entry 0 again.
+
+        `limit` and the sampling's `min_tokens` count what is left from here on. With this, buffers of one cycle's
+        tokens serve requests of any length.
+        """
+        return dataclasses.replace(
+            self,
+            emitted=jnp.zeros_like(self.emitted),
+            limit=self.limit - self.emitted,
+            cycles=jnp.zeros_like(self.cycles),
+            sampling=None if self.sampling is None else self.sampling.drain(self.emitted),
+        )
+
+    def reset_slots(self, fresh: Bool[Array, " B"]) -> "LoopState":
+        """Empties the marked slots: no trace of their requests is left but in pages, and nothing in them runs.
+
+        The page table stays, and so do the pages: what they hold is overwritten before it counts. It must be finite,
+        though, since attention may multiply it by zero.
+        """
+
+        def clear(x: Array, value: int = 0) -> Array:
+            return clear_slots(x, fresh, value)
+
+        return dataclasses.replace(
+            self,
+            target_cache=self.target_cache.reset_slots(fresh),
+            draft_cache=None if self.draft_cache is None else self.draft_cache.reset_slots(fresh),
+            last_hidden=clear(self.last_hidden),
+            anchor=clear(self.anchor),
+            position=clear(self.position),
+            tokens=clear(self.tokens),
+            emitted=clear(self.emitted),
+            limit=clear(self.limit),
+            stop_ids=clear(self.stop_ids, NO_TOKEN),
+            stopped=clear(self.stopped),
+            failed=clear(self.failed),
+            cycles=clear(self.cycles),
+            accepted=clear(self.accepted),
+            target_rows=clear(self.target_rows),
+            sampling=None if self.sampling is None else self.sampling.reset_slots(fresh),
+            logprobs=None if self.logprobs is None else self.logprobs.reset_slots(fresh),
         )

@@ -54,8 +54,11 @@ def read_prompt(
     rows = Rows.of(state.position, length, ids.shape[1], commit=True)
     hidden, features, cache = target(ids, rows, state.target_cache, taps)
     last = jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], axis=1)[:, 0]
+    broken = jnp.any(~jnp.isfinite(hidden) & rows.valid[..., None], axis=(1, 2))
     return dataclasses.replace(
         state,
+        # Unlike `fail`: a slot whose prompt is being read may not have begun to run.
+        failed=state.failed | broken,
         target_cache=cache,
         draft_cache=_write_context(drafting, state, features, rows.positions, rows.valid),
         last_hidden=jnp.where((length > 0)[:, None], last, state.last_hidden),
@@ -66,6 +69,7 @@ def read_prompt(
 def first_token(target: Target, state: LoopState) -> LoopState:
     """Emits the token that follows the prompt, in slots that have emitted nothing yet."""
     logits = target.logits(state.last_hidden)[:, None]
+    state = state.fail(_broken(logits))
     # The row that was read last is the prompt's last.
     choices = _plain_choices(state, logits, state.position - 1)
     return _emit(state, logits, choices, (state.emitted == 0).astype(state.emitted.dtype))[0]
@@ -126,6 +130,9 @@ def _verify(target, drafting, taps, verification, width, state, tokens, draft, a
     proposals = tokens[:, : width - 1].astype(state.anchor.dtype)
     block = jnp.concatenate([state.anchor[:, None], proposals], axis=1)
     state, rows, logits, features = read_block(target, taps, state, block)
+    if state.sampling is not None:
+        # A greedy token is the target's whatever was proposed; a sampled one also depends on the proposals' law.
+        state = state.fail(jnp.any(~jnp.isfinite(draft.q), axis=(1, 2)))
     accepted, choices = verification.judge(state, proposals, logits, draft, allowed)
     return commit(drafting, state, rows, logits, features, choices.astype(state.anchor.dtype), accepted)
 
@@ -144,10 +151,20 @@ def read_block(
     target: Target, taps: Sequence[int], state: LoopState, block: Int[Array, "B T"]
 ) -> tuple[LoopState, Rows, Float[Array, "B T V"], Float[Array, "B T F"]]:
     """The target's pass over a block, nothing of it committed: the state, its rows, their logits and features."""
-    width = jnp.full(block.shape[0], block.shape[1], jnp.int32)
+    # A slot that is done writes nothing, wherever its page table points.
+    width = jnp.where(state.done, 0, block.shape[1]).astype(jnp.int32)
     rows = Rows.of(state.position, width, block.shape[1], commit=False)
     hidden, features, cache = target(block, rows, state.target_cache, taps)
-    return dataclasses.replace(state, target_cache=cache), rows, target.logits(hidden), features
+    logits = target.logits(hidden)
+    return dataclasses.replace(state, target_cache=cache).fail(_broken(logits)), rows, logits, features
+
+
+def _broken(logits):
+    """Slots [B] of which some row's scores are not finite.
+
+    Whatever non-finite number a row wrote into a cache, the row has read it: it shows in the row's own scores.
+    """
+    return jnp.any(~jnp.isfinite(jnp.max(logits, axis=-1)), axis=-1)
 
 
 def _emit(state, logits, choices, count):

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from dspine_jax.cache.slots import clear_slots
+
 
 @functools.partial(
     jax.tree_util.register_dataclass,
@@ -37,6 +39,16 @@ class Processors:
         slot = jnp.arange(tokens.shape[0])[:, None]
         counts = self.counts.at[slot, tokens].add(emitted.astype(self.counts.dtype))
         return dataclasses.replace(self, counts=counts)
+
+    def drain(self, emitted: Int[Array, " B"]) -> "Processors":
+        """With tokens counted anew from 0, after these many."""
+        return dataclasses.replace(self, min_tokens=jnp.maximum(self.min_tokens - emitted, 0))
+
+    def reset_slots(self, fresh: Bool[Array, " B"]) -> "Processors":
+        """No history and no effect in the marked slots."""
+        neutral = {"repetition": 1}
+        fields = dataclasses.fields(self)
+        return Processors(**{f.name: clear_slots(getattr(self, f.name), fresh, neutral.get(f.name, 0)) for f in fields})
 
     def process(
         self,

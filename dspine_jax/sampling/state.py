@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from dspine_jax.cache.slots import clear_slots
 from dspine_jax.sampling.filters import Filters, probabilities
 from dspine_jax.sampling.params import SamplingParams
 from dspine_jax.sampling.processors import Processors
@@ -57,6 +58,31 @@ class Sampling:
             return self
         return dataclasses.replace(self, processors=self.processors.count(tokens, emitted))
 
+    def drain(self, emitted: Int[Array, " B"]) -> "Sampling":
+        """With tokens counted anew from 0, after these many."""
+        if self.processors is None:
+            return self
+        return dataclasses.replace(self, processors=self.processors.drain(emitted))
+
+    def reset_slots(self, fresh: Bool[Array, " B"]) -> "Sampling":
+        """Greedy and unprocessed in the marked slots."""
+
+        def clear(x, value=0):
+            return clear_slots(x, fresh, value)
+
+        filters = self.filters
+        return Sampling(
+            filters=Filters(
+                temperature=clear(filters.temperature),
+                top_k=clear(filters.top_k),
+                top_p=clear(filters.top_p, 1),
+                min_p=clear(filters.min_p),
+            ),
+            processors=None if self.processors is None else self.processors.reset_slots(fresh),
+            seed=clear(self.seed),
+            alone=clear(self.alone),
+        )
+
     @staticmethod
     def of(
         params: Sequence[SamplingParams],
@@ -68,6 +94,19 @@ class Sampling:
         """The state of these requests in the first of `slots` slots; None when all are greedy and unprocessed."""
         if not any(p.sampled or p.processed for p in params):
             return None
+        return Sampling.whole(params, seeds, prompts, slots, vocab_size, processed=any(p.processed for p in params))
+
+    @staticmethod
+    def whole(
+        params: Sequence[SamplingParams],
+        seeds: Sequence[int | None],
+        prompts: Sequence[np.ndarray],
+        slots: int,
+        vocab_size: int,
+        *,
+        processed: bool = True,
+    ) -> "Sampling":
+        """The same, whatever the requests need: for batches whose requests come and go."""
         # Slots without a request are greedy.
         padded = [*params, *[SamplingParams()] * (slots - len(params))]
 
@@ -82,7 +121,7 @@ class Sampling:
                 top_p=column((1.0 if p.top_p is None else p.top_p for p in padded), np.float32),
                 min_p=column((p.min_p or 0.0 for p in padded), np.float32),
             ),
-            processors=_processors(padded, prompts, vocab_size) if any(p.processed for p in params) else None,
+            processors=_processors(padded, prompts, vocab_size) if processed else None,
             seed=column(words, np.uint32),
             alone=column((p.sampled and p.seed is not None for p in padded), np.bool_),
         )
