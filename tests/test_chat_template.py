@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dspine_jax
-from serve.chat import ChatError, ChatOutput, ChatTemplate, Content, starts_in_reasoning
+from serve.chat import ChatError, ChatOutput, ChatTemplate, Content, ToolCallArguments, starts_in_reasoning
 from serve.chat.budget import Limits
 from serve.text import TextError
 from tests import peers
@@ -100,7 +100,9 @@ def test_every_text_is_that_of_transformers(tmp_path):
         ]
     folder = with_template(tmp_path / "named", NAMED, **tokens)
     jobs += [{"folder": str(folder), "messages": [USER], "tools": tools, "arguments": {}} for tools in (None, TOOLS)]
-    prefilled = [[USER, {"role": "assistant", "content": text}] for text in ("def f(  ", "a\n", "<think>\nhm", "x")]
+    prefilled: list[list[dict]] = [
+        [USER, {"role": "assistant", "content": text}] for text in ("def f(  ", "a\n", "<think>\nhm", "x")
+    ]
     prefilled.append([USER, {"role": "assistant", "content": [{"type": "text", "text": "one"}]}])
     jobs += [
         {"folder": folder, "messages": messages, "tools": None, "arguments": {"continue_final_message": True}}
@@ -139,7 +141,7 @@ def test_a_call_that_was_rendered_is_read_back(bundled):
     output = ChatOutput(reasoning=False, tools=TOOLS)
     first, *rest = output.feed(turn) + output.finish()
     assert first == Content("\n\nLet me see.")
-    text = "".join(piece.text for piece in rest if not hasattr(piece, "name"))
+    text = "".join(piece.text for piece in rest if isinstance(piece, ToolCallArguments))
     assert json.loads(text) == CALL["tool_calls"][0]["function"]["arguments"]
 
 
