@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.http.errors import ApiError
@@ -17,7 +16,7 @@ class Auth:
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]):
         self._app = app
-        self._digests = tuple(map(_digest, keys))
+        self._digests = tuple(_digest(key.encode()) for key in keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
@@ -37,10 +36,11 @@ def _is_open(path: str) -> bool:
     return path in OPEN or path.startswith(OPEN_FOLDER)
 
 
-def _key(scope: Scope) -> str:
-    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
+def _key(scope: Scope) -> bytes:
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    scheme, _, key = given.partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
