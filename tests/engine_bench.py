@@ -58,10 +58,11 @@ class Bench:
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.scheduler.step()
+            self.scheduler.audit()
 
     def finish(self) -> None:
         while self.scheduler.running or len(self.line):
-            self.scheduler.step()
+            self.steps(1)
 
     def pages_of(self, slot: int) -> list[int]:
         table = np.asarray(self.device.state.target_cache.page_table)[slot]
