@@ -12,14 +12,13 @@ from dspine_jax import SamplingParams
 from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.loop.lanes import take_lanes
 from dspine_jax.planning.memory import bytes_of
-from serve.engine import EngineConfig, Handle, Request, RequestFailed
+from serve.engine import Handle, Request, RequestFailed
 from serve.engine.device import snapshot_bytes, snapshot_room
 from tests.copying import copying_pair
+from tests.engine_bench import REUSE as CONFIG
 from tests.engine_bench import Bench, not_finite, poison, quick_compilation
 from tests.scripted import random_prompts
 
-# A chunk is two pages.
-CONFIG = EngineConfig(context=256, slots=3, chunk=32, page=16, pages=18)
 CHUNK = CONFIG.chunk
 SAMPLINGS = {
     "greedy": SamplingParams(),
