@@ -16,7 +16,7 @@ from serve.chat.markup import (
 )
 from serve.chat.pieces import Content, Piece, ToolCallArguments, ToolCallBegin, joined
 from serve.chat.schema import Tool, read_tools
-from serve.chat.tags import MORE, NO, Named, Verdict, after_blank, before_blank, literal, named, one_of
+from serve.chat.tags import BLANK, MORE, NO, Named, Verdict, after_blanks, before_blanks, literal, named, one_of
 
 
 class ToolCallParser:
@@ -63,7 +63,7 @@ class ToolCallParser:
         text = self._text
         at = text.find("<")
         while at >= 0:
-            start = before_blank(text, at)
+            start = before_blanks(text, at)
             found = self._call_at(start, at)
             if isinstance(found, Named):
                 self._say(text[:start])
@@ -74,7 +74,7 @@ class ToolCallParser:
                 self._text = text[start:]
                 return False
             at = text.find("<", at + 1)
-        end = before_blank(text, len(text))
+        end = before_blanks(text, len(text))
         if self._final and not (end == 0 and self._edge and self.calls):
             end = len(text)
         self._say(text[:end])
@@ -101,7 +101,7 @@ class ToolCallParser:
 
     def _between(self) -> bool:
         if not self._stray:
-            self._text = self._text[after_blank(self._text, 0) :]
+            self._text = self._text.lstrip(BLANK)
         text = self._text
         if not text.startswith("<"):
             end = text.find("<")
@@ -163,12 +163,12 @@ class ToolCallParser:
 
     def _after(self) -> bool:
         """Behind `</function>`: `</tool_call>`, or the next function of the same block."""
-        at = after_blank(self._text, 0)
-        end = literal(self._text, at, END_CALL)
+        at = after_blanks(self._text, 0)
+        end = at if isinstance(at, Verdict) else literal(self._text, at, END_CALL)
         if not isinstance(end, Verdict):
             self._leave(end)
             return True
-        following = named(self._text, at, FUNCTION)
+        following = at if isinstance(at, Verdict) else named(self._text, at, FUNCTION)
         if isinstance(following, Named):
             self._begin(following)
             return True
