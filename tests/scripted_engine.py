@@ -106,7 +106,11 @@ class ScriptedEngine:
             running=self._running,
             slots=self.room,
             pages_in_use=3 * self._running,
+            pages_idle=0,
             pages=3 * self.room,
+            prefix_entries=0,
+            prefix_bytes=0,
+            prefix_evictions=0,
             warm_up_compilations=7,
             compilations=0,
         )

@@ -253,6 +253,16 @@ def test_an_answer_may_use_what_the_context_leaves(client, text):
     assert whole.usage.total_tokens == CONTEXT
 
 
+def test_a_prompt_that_comes_again_is_read_once_and_the_answer_is_the_same(client, engine):
+    fields = {"model": NAME, "prompt": [7, 8, 9] * 30, "max_tokens": 8, "temperature": 0}
+    cold, warm = (client.completions.create(**fields) for _ in range(2))
+    assert [found.usage.prompt_tokens_details.cached_tokens for found in (cold, warm)] == [0, 64]
+    assert warm.choices[0].text == cold.choices[0].text
+    both = client.completions.create(**fields | {"prompt": [[7, 8, 9] * 30, [7, 8, 9] * 25]}, n=2)
+    assert both.usage.prompt_tokens_details.cached_tokens == 128
+    assert engine.stats().prefix_hits >= 5
+
+
 def test_tokenize_and_back(server, text):
     with server.http() as http:
         told = http.post("/tokenize", json={"messages": MESSAGES}).json()

@@ -33,6 +33,7 @@ class Sizes:
     queue_limit: int
     queue_timeout: float
     max_logprobs: int
+    prefix_cache_bytes: int
     verification: Verification
 
     def check(self) -> None:
@@ -55,6 +56,7 @@ class Sizes:
             queue_limit=self.queue_limit,
             queue_timeout=self.queue_timeout,
             max_logprobs=max_logprobs,
+            prefix_cache_bytes=self.prefix_cache_bytes,
             verification=self.verification,
         )
 

@@ -83,6 +83,17 @@ class OfEngine(Collector):
             "Share of pages that is taken, 0 to 1.",
             value=stats.pages_in_use / stats.pages,
         )
+        yield GaugeMetricFamily(
+            "dspine:kv_cache_pages_idle", "Further ones that only the prefix cache keeps.", value=stats.pages_idle
+        )
+        yield CounterMetricFamily(
+            "dspine:prefix_cache_queries", "Requests looked up.", value=stats.prefix_hits + stats.prefix_misses
+        )
+        yield CounterMetricFamily("dspine:prefix_cache_hits", "Of these, found ones.", value=stats.prefix_hits)
+        yield CounterMetricFamily("dspine:prefix_cache_tokens", "Prompt tokens not read.", value=stats.prefix_tokens)
+        yield CounterMetricFamily("dspine:prefix_cache_evictions", "Prefixes let go.", value=stats.prefix_evictions)
+        yield GaugeMetricFamily("dspine:prefix_cache_entries", "Prefixes kept.", value=stats.prefix_entries)
+        yield GaugeMetricFamily("dspine:prefix_cache_bytes", "Memory of their snapshots.", value=stats.prefix_bytes)
         drafts = int(stats.accepted.sum())
         yield CounterMetricFamily("dspine:spec_decode_num_drafts", "Cycles of single requests.", value=drafts)
         yield CounterMetricFamily(

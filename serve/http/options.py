@@ -67,11 +67,12 @@ def build_parser() -> argparse.ArgumentParser:
     size.add_argument("--queue-limit", type=int, metavar="N", help="requests that may wait")
     size.add_argument("--queue-timeout", type=float, metavar="S", help="seconds that one may wait")
     size.add_argument("--max-logprobs", type=int, metavar="N", help="most alternatives per token")
+    size.add_argument("--prefix-cache-bytes", type=int, metavar="N", help="for prompts that may come again; 0: none")
     size.add_argument(
         "--mem-fraction", type=float, metavar="X", help="share of the device's memory that JAX takes, above 0, up to 1"
     )
     parser.set_defaults(**{name: _SIZES[name] for name in ("slots", "chunk", "pages", "queue_limit")})
-    parser.set_defaults(**{name: _SIZES[name] for name in ("queue_timeout", "max_logprobs")})
+    parser.set_defaults(**{name: _SIZES[name] for name in ("queue_timeout", "max_logprobs", "prefix_cache_bytes")})
 
     draft = parser.add_argument_group("drafting (changes the speed, never the text, nor the law of a sampled one)")
     defaults = DraftOptions()
@@ -139,6 +140,7 @@ def sizes_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
             queue_limit=arguments.queue_limit,
             queue_timeout=arguments.queue_timeout,
             max_logprobs=arguments.max_logprobs,
+            prefix_cache_bytes=arguments.prefix_cache_bytes,
             verification=Verification(arguments.verification, () if width is None else (width,)),
         )
         sizes.check()

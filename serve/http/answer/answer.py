@@ -18,6 +18,7 @@ class Answer:
     form: Form
     choices: Sequence[Choice]
     prompt_tokens: int
+    copies: int  # answers to each prompt
     proposals: int  # of each cycle
     observed: Observation
     chunks_of_tokens: bool  # a delta without text is still worth a chunk, for what it tells of its tokens
@@ -25,7 +26,7 @@ class Answer:
     @property
     def usage(self) -> dict[str, Any]:
         """OpenAI's usage object."""
-        return usage(self.prompt_tokens, self.choices)
+        return usage(self.prompt_tokens, self.choices, self.copies)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -38,7 +39,7 @@ class Answer:
             outcome,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=sum(choice.completion_tokens for choice in self.choices),
-            cached_tokens=cached_tokens(self.choices),
+            cached_tokens=cached_tokens(self.choices, self.copies),
         )
 
     @property

@@ -7,20 +7,20 @@ from typing import Any
 from serve.http.answer.choice import Choice
 
 
-def usage(prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, Any]:
-    """OpenAI's usage object. A prompt counts once however many answers it has; so do its cached tokens."""
+def usage(prompt_tokens: int, choices: Sequence[Choice], copies: int) -> dict[str, Any]:
+    """OpenAI's usage object. A prompt counts once, however many `copies` of it are answered."""
     completion = sum(choice.completion_tokens for choice in choices)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion,
         "total_tokens": prompt_tokens + completion,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens(choices)},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(choices, copies)},
     }
 
 
-def cached_tokens(choices: Sequence[Choice]) -> int:
-    """Prompt tokens that a prefix cache held already."""
-    return getattr(choices[0].handle, "cached_tokens", 0)
+def cached_tokens(choices: Sequence[Choice], copies: int) -> int:
+    """Prompt tokens that came from the prefix cache, of the first answer to each prompt."""
+    return sum(choice.handle.cached_tokens for choice in choices[::copies])
 
 
 def speculation(choices: Sequence[Choice], proposals: int) -> dict[str, Any]:

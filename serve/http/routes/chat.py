@@ -54,6 +54,7 @@ async def chat(request: Request) -> Response:
         ),
         choices=choices,
         prompt_tokens=asked.prompt_tokens,
+        copies=asked.n,
         proposals=parts.proposals,
         observed=observed,
         chunks_of_tokens=extras.wanted,

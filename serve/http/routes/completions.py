@@ -46,6 +46,7 @@ async def completions(request: Request) -> Response:
         ),
         choices=choices,
         prompt_tokens=asked.prompt_tokens,
+        copies=asked.n,
         proposals=parts.proposals,
         observed=observed,
         chunks_of_tokens=extras.wanted,
