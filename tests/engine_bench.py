@@ -23,6 +23,9 @@ from serve.engine.waiting import Waiting, WaitingLine
 
 PLAIN_BATCH = 16
 PLAIN_TOKENS = 64
+MOST_STEPS = 1000
+# For tests of prefixes: a chunk is two pages.
+REUSE = EngineConfig(context=256, slots=3, chunk=32, page=16, pages=18)
 
 
 @contextlib.contextmanager
@@ -58,10 +61,14 @@ class Bench:
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.scheduler.step()
+            self.scheduler.audit()
 
     def finish(self) -> None:
-        while self.scheduler.running or len(self.line):
-            self.scheduler.step()
+        for _ in range(MOST_STEPS):
+            if not self.scheduler.running and not len(self.line):
+                return
+            self.steps(1)
+        raise AssertionError(f"{self.scheduler.running} run and {len(self.line)} wait after {MOST_STEPS} steps")
 
     def pages_of(self, slot: int) -> list[int]:
         table = np.asarray(self.device.state.target_cache.page_table)[slot]

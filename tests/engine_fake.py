@@ -13,6 +13,8 @@ class FakeDevice:
 
     permits = threading.Semaphore(0)
     broken = False
+    snapshots = 0
+    snapshot_bytes = 0
     unprepared: tuple[int, ...] = ()  # prompts that begin with one of these cannot be prepared
 
     def __init__(self, pair, config):

@@ -1,6 +1,7 @@
 """Many requests through one engine, in random order, each compared with plain decoding.
 
-`python -m tests.engine_soak` runs 500 of them and prints what the memory did.
+Many prompts begin alike. `python -m tests.engine_soak` runs 500 requests, with few pages and snapshots, and prints what
+the memory did.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import numpy as np
 
 from dspine_jax.pair import Pair
 from serve.engine import Engine, EngineConfig, Handle, QueueFull, Request
+from serve.engine.device import snapshot_bytes
 from tests.copying import copying_pair
 from tests.engine_bench import PLAIN_TOKENS, Plain, quick_compilation
 from tests.scripted import random_prompts
@@ -21,6 +23,8 @@ from tests.scripted import random_prompts
 # However slow the machine is, nobody here waits too long.
 CONFIG = EngineConfig(context=256, chunk=64, queue_limit=4, queue_timeout=3600)
 LONGEST = CONFIG.context - PLAIN_TOKENS
+PAGES, SNAPSHOTS = 30, 10  # of the 40 and 40 that there would be
+ALIKE = 0.7  # share of prompts that begin like an earlier one
 CANCELLED = 0.15  # share of requests
 MOST_ARRIVALS = 4  # at a time
 
@@ -48,9 +52,21 @@ class Tally:
 
 def plain_of(pair: Pair, count: int, seed: int) -> Plain:
     """Prompts of 1 to LONGEST tokens, the shortest and the longest among them."""
-    lengths = np.random.default_rng(seed).integers(1, LONGEST + 1, count)
-    lengths[:4] = 1, 2, 3, LONGEST
-    return Plain(pair, random_prompts(seed, lengths.tolist()))
+    return Plain(pair, tree_of_prompts(seed, count, LONGEST))
+
+
+def tree_of_prompts(seed: int, count: int, longest: int) -> list[list[int]]:
+    """Prompts of 1, 2, 3, `longest` and random lengths, that part with earlier ones anywhere."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, longest + 1, count)
+    lengths[:4] = 1, 2, 3, longest
+    prompts = random_prompts(seed, lengths.tolist())
+    for index in range(4, count):
+        if rng.random() < ALIKE:
+            earlier, prompt = prompts[int(rng.integers(3, index))], prompts[index]
+            cut = int(rng.integers(1, min(len(earlier), len(prompt)) + 1))
+            prompts[index] = earlier[:cut] + prompt[cut:]
+    return prompts
 
 
 def soak(engine: Engine, plain: Plain, count: int, seed: int) -> Tally:
@@ -112,7 +128,9 @@ def main() -> None:
         stack.enter_context(quick_compilation())
         pair = copying_pair()
         plain = plain_of(pair, 64, options.seed)
-        engine = stack.enter_context(Engine(pair, CONFIG))
+        budget = SNAPSHOTS * snapshot_bytes(pair, CONFIG)
+        config = dataclasses.replace(CONFIG, pages=PAGES, prefix_cache_bytes=budget)
+        engine = stack.enter_context(Engine(pair, config))
         total, parts = Tally(), 5
         for part in range(parts):
             start = time.perf_counter()
@@ -124,7 +142,10 @@ def main() -> None:
             print(f"{total}, {seconds:.1f} s, {_resident_mib()} MiB resident, {arrays} arrays", flush=True)
         stats = engine.stats()
         print(stats)
-    if total.differences or stats.running or stats.pages_in_use or stats.compilations:
+    # The engine has dropped its prefixes, too.
+    last = engine.stats()
+    left = last.running or last.pages_in_use or last.pages_idle or last.prefix_bytes
+    if total.differences or left or stats.compilations or not (stats.prefix_hits and stats.prefix_evictions):
         raise SystemExit("failed: see above")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dspine_jax import SamplingParams, generate
 from serve.engine import Engine, Origin, Request
+from serve.engine.device import snapshot_bytes
 from tests.copying import BLOCK, copying_pair
 from tests.engine_bench import PLAIN_TOKENS, Plain, quick_compilation
 from tests.engine_soak import CONFIG, plain_of, soak
@@ -44,11 +45,16 @@ def test_arrivals_cancels_and_reused_slots_change_no_token(engine, plain):
     soak(engine, plain, 4, seed=0)
     gc.collect()
     arrays = len(jax.live_arrays())
+    before = engine.stats()
     tally = soak(engine, plain, 60, seed=2)
+    after = engine.stats()
     assert tally.differences == 0
     assert tally.finished + tally.cancelled == 60
     assert tally.cancelled >= 1 and tally.most_running == CONFIG.slots
     check_idle(engine)
+    assert after.prefix_hits - before.prefix_hits > 5  # how many depends on when requests arrive
+    assert after.prefix_hits + after.prefix_misses <= after.submitted
+    assert after.pages_idle > 0 and 0 < after.prefix_entries * snapshot_bytes(engine.pair, CONFIG) == after.prefix_bytes
     gc.collect()
     assert len(jax.live_arrays()) <= arrays
 
@@ -151,7 +157,9 @@ def test_origins_and_counters_tell_the_same(engine, plain):
     )
     assert accepted.max() > 0
     assert after.finished["length"] - before.finished["length"] == 8
-    assert after.prompt_tokens - before.prompt_tokens == sum(len(prompt) for prompt in plain.prompts[:8])
+    cached = sum(handle.cached_tokens for handle in handles)
+    assert after.prefix_tokens - before.prefix_tokens == cached
+    assert after.prompt_tokens - before.prompt_tokens == sum(len(prompt) for prompt in plain.prompts[:8]) - cached
     assert after.cycle_seconds > 0 and after.chunk_cycle_seconds > 0 and after.chunk_cycles <= after.cycles
 
 

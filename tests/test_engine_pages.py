@@ -83,6 +83,7 @@ def test_every_slot_can_hold_a_whole_context_unless_pages_are_fewer():
         ({"context": 64, "queue_timeout": 0}, "queue_timeout is 0"),
         ({"context": 64, "queue_timeout": float("nan")}, "queue_timeout is nan"),
         ({"context": 64, "max_logprobs": 65}, "at most 64"),
+        ({"context": 64, "prefix_cache_bytes": -1}, "prefix_cache_bytes is -1"),
         ({"context": 64, "verification": Verification("token", (2, 4))}, "one fixed width"),
     ],
 )
@@ -125,3 +126,68 @@ def test_a_request_that_can_never_be_served_is_refused(prompt, new, message):
     config = EngineConfig(context=256, slots=2, pages=4)
     with pytest.raises(ValueError, match=message):
         check(Request(prompt, new), copying_pair(), config)
+
+
+def test_a_page_that_only_the_cache_keeps_is_idle():
+    pool = PagePool(6)
+    pages = pool.allocate(3)
+    assert pages is not None
+    pool.keep(pages[:2])
+    assert (pool.in_use, pool.idle, pool.free) == (3, 0, 2)
+    assert pool.release(pages) == pages[2:]
+    assert (pool.in_use, pool.idle, pool.free) == (0, 2, 3)
+    pool.share(pages[:1])
+    assert (pool.in_use, pool.idle) == (1, 1)
+    assert pool.drop(pages[:2]) == pages[1:2]
+    assert (pool.in_use, pool.idle, pool.free) == (1, 0, 4)
+    pool.audit({pages[0]: 1}, [])
+    assert pool.release(pages[:1]) == pages[:1]
+    pool.audit({}, [])
+
+
+def test_the_cache_keeps_a_page_once_and_slots_cannot_give_it_away():
+    pool = PagePool(6)
+    pages = pool.allocate(2)
+    assert pages is not None
+    pool.keep(pages)
+    with pytest.raises(ValueError, match="kept already"):
+        pool.keep(pages)
+    pool.release(pages)
+    with pytest.raises(ValueError, match="the prefix cache's alone"):
+        pool.release(pages)
+    pool.drop(pages)
+    with pytest.raises(ValueError, match="are not kept"):
+        pool.drop(pages)
+    with pytest.raises(ValueError, match="are free or kept"):
+        pool.keep(pages)
+    pool.audit({}, [])
+
+
+def test_a_spoilt_page_is_zeroed_when_its_last_owner_is_gone():
+    pool = PagePool(6)
+    pages = pool.allocate(3)
+    assert pages is not None
+    pool.keep(pages[:1])
+    pool.share(pages[1:2])
+    pool.spoil(pages)
+    pool.release(pages)
+    assert pool.take_spoilt() == pages[2:]
+    pool.drop(pages[:1])
+    pool.release(pages[1:2])
+    with pytest.raises(RuntimeError, match="spoilt and free"):
+        pool.audit({}, [])
+    assert pool.take_spoilt() == pages[:2]
+    assert pool.take_spoilt() == ()
+
+
+@pytest.mark.parametrize(
+    ("slots", "kept"),
+    [({}, [1]), ({1: 1}, []), ({1: 2}, [1]), ({1: 1}, [1, 1]), ({1: 1, 2: 1}, [1]), ({1: 1}, [2])],
+)
+def test_wrong_owners_are_noticed(slots, kept):
+    pool = PagePool(4)
+    assert pool.allocate(1) == (1,)
+    pool.keep([1])
+    pool.audit({1: 1}, [1])
+    with pytest.raises(RuntimeError, match="pages do not add up"):
+        pool.audit(slots, kept)

@@ -22,10 +22,12 @@ class EngineConfig:
     queue_limit: int = 64  # requests that may wait
     queue_timeout: float = 60.0  # seconds that one may wait
     max_logprobs: int = 20  # most alternatives per token that a request may ask for
+    prefix_cache_bytes: int = 4 << 30  # device memory for snapshots of prompts' prefixes; 0: none are kept
     verification: Verification = WHOLE_BLOCK
 
     def __post_init__(self) -> None:
-        least = {"context": 2, "slots": 1, "chunk": 1, "page": 1, "queue_limit": 0, "max_logprobs": 0}
+        least = {"context": 2, "slots": 1, "chunk": 1, "page": 1, "queue_limit": 0}
+        least |= {"max_logprobs": 0, "prefix_cache_bytes": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:

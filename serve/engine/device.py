@@ -8,8 +8,10 @@ import numpy as np
 
 from dspine_jax.cache.draft_ring import DraftCache
 from dspine_jax.cache.target_cache import TargetCache
+from dspine_jax.loop.snapshots import Snapshot
 from dspine_jax.loop.state import NO_TOKEN, LoopState
 from dspine_jax.pair import Pair
+from dspine_jax.planning.memory import bytes_of
 from dspine_jax.request import MAX_STOP_IDS
 from dspine_jax.sampling.logprobs import LogprobBuffer
 from dspine_jax.sampling.params import SamplingParams
@@ -22,7 +24,10 @@ from serve.engine.request import Checked
 
 
 class Device:
-    """Slots by number. For each request: `admit`, `read` for each chunk of the prompt, `begin`, `cycle`, `vacate`."""
+    """Slots by number. For each request: `admit`, `read` for each chunk of the prompt, `begin`, `cycle`, `vacate`.
+
+    Between two chunks a slot's state may be saved as a snapshot, from which another may go on after `admit`.
+    """
 
     def __init__(self, pair: Pair, config: EngineConfig):
         self._pair = pair
@@ -34,6 +39,9 @@ class Device:
         neutral = Sampling.whole([SamplingParams()], [None], [], 1, pair.target_config.vocab_size)
         self._unprocessed = neutral.processors
         self.state = empty_state(pair, config, self._room)
+        self.snapshot_bytes = snapshot_bytes(pair, config)
+        self.snapshots = snapshot_room(pair, config)
+        self.saved = Snapshot.of(self.state).empty(self.snapshots) if self.snapshots else None
 
     def newcomer(self, request: Checked, pages: Sequence[int]) -> programs.Newcomer:
         """What a slot must know of a request that may write to these pages, in the order of its positions."""
@@ -59,6 +67,16 @@ class Device:
         self.state = programs.read_chunk(
             self._pair.plan, self._pair.weights, self.state, _row(slot), ids, _row(len(prompt))
         )
+
+    def save(self, slot: int, snapshot: int) -> None:
+        """Keeps what the slot carries, between two chunks of its prompt, as the snapshot of this number."""
+        assert self.saved is not None
+        self.saved = programs.save(self.saved, self.state, _row(slot), _row(snapshot))
+
+    def restore(self, slot: int, snapshot: int) -> None:
+        """The slot was just admitted, with the snapshot's pages first in its table: it has read that prefix."""
+        assert self.saved is not None
+        self.state = programs.restore(self.state, self.saved, _row(slot), _row(snapshot))
 
     def begin(self, slot: int, limit: int) -> None:
         """The slot's prompt was read: its first token, and from now on it takes part in cycles, for `limit` tokens."""
@@ -89,10 +107,12 @@ class Device:
         self.state = programs.vacate(self.state, _row(slot))
 
     def clear_pages(self, pages: Sequence[int]) -> None:
-        """Zeroes pages, at most those of one slot."""
-        index = np.zeros(self._table, np.int32)
-        index[: len(pages)] = pages
-        self.state = programs.clear_pages(self.state, index)
+        """Zeroes pages."""
+        for start in range(0, len(pages), self._table):
+            part = pages[start : start + self._table]
+            index = np.zeros(self._table, np.int32)
+            index[: len(part)] = part
+            self.state = programs.clear_pages(self.state, index)
 
     def warm_up(self, progress: Callable[[str], None]) -> None:
         """Runs every program once, on empty slots."""
@@ -101,8 +121,11 @@ class Device:
         for params in (SamplingParams(), busy):
             probe = Checked(np.zeros(1, np.int32), 1, (), params, seed=0, pages=0)
             self.admit(0, self.newcomer(probe, []))
+            if self.saved is not None:
+                self.save(0, 0)
+                self.restore(0, 0)
             self.vacate(0)
-        self.clear_pages([])
+        self.clear_pages([0])
         progress("compiling what reads prompts")
         self.read(0, np.zeros(0, np.int32))
         self.begin(0, 0)
@@ -148,6 +171,31 @@ def empty_state(pair: Pair, config: EngineConfig, room: int) -> LoopState:
         logprobs=LogprobBuffer.zeros(slots, room, config.max_logprobs),
     )
     return jax.device_put(state, jax.devices()[0])
+
+
+def snapshot_bytes(pair: Pair, config: EngineConfig) -> int:
+    """What one snapshot takes on the device, to the byte."""
+    room = pair.drafter_config.block_size + 1
+    shapes = jax.eval_shape(lambda: Snapshot.of(empty_state(pair, config, room)))
+    return bytes_of(shapes) // config.slots
+
+
+def snapshot_room(pair: Pair, config: EngineConfig) -> int:
+    """How many snapshots there are room for; 0: no prefix is kept.
+
+    As many as `prefix_cache_bytes` holds, but never more than the pool has chunks, each of which has one at most.
+    Raises ValueError for fewer bytes than one takes.
+    """
+    if not config.prefix_cache_bytes:
+        return 0
+    each = snapshot_bytes(pair, config)
+    if config.prefix_cache_bytes < each:
+        raise ValueError(
+            f"prefix_cache_bytes is {config.prefix_cache_bytes}, but one prefix takes {each}; give that or more, or 0"
+            " to keep none"
+        )
+    chunks = (config.pool(pair.drafter_config.block_size) - 1) // (config.chunk // config.page)
+    return min(config.prefix_cache_bytes // each, chunks)
 
 
 def _with_processors(sampling: Sampling, processors: Processors | None) -> Sampling:

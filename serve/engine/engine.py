@@ -11,7 +11,7 @@ from typing import Literal, Self
 from dspine_jax.pair import Pair
 from serve.engine.compilations import Compilations
 from serve.engine.config import EngineConfig
-from serve.engine.device import Device
+from serve.engine.device import Device, snapshot_room
 from serve.engine.errors import EngineStopped, QueueFull, RequestFailed
 from serve.engine.events import Event
 from serve.engine.handle import Handle
@@ -30,6 +30,7 @@ class Engine:
     def __init__(self, pair: Pair, config: EngineConfig):
         """Raises ValueError for sizes that the pair cannot have."""
         config.check(pair)
+        snapshot_room(pair, config)
         self.pair = pair
         self.config = config
         self._block = pair.drafter_config.block_size
@@ -122,7 +123,11 @@ class Engine:
             running=scheduler.running if scheduler else 0,
             slots=self.config.slots,
             pages_in_use=scheduler.pool.in_use if scheduler else 0,
+            pages_idle=scheduler.pool.idle if scheduler else 0,
             pages=total,
+            prefix_entries=scheduler.prefixes.entries if scheduler else 0,
+            prefix_bytes=scheduler.prefix_bytes if scheduler else 0,
+            prefix_evictions=scheduler.prefixes.evictions if scheduler else 0,
             warm_up_compilations=self._warm_up_compilations,
             compilations=self._compilations.count - self._warm_up_compilations,
         )
@@ -169,6 +174,7 @@ class Engine:
                 scheduler.cancel_all()
             if not scheduler.running and not len(self._line):
                 if self._line.closed:
+                    scheduler.prefixes.clear()
                     return
                 continue
             scheduler.step()

@@ -32,6 +32,7 @@ class Handle:
     def __init__(self, number: int, seed: int | None, wake: Callable[[], None]):
         self.number = number
         self.seed = seed  # of a sampled request: the same seed gives the same tokens again
+        self.cached_tokens = 0  # of the prompt, those that came from the prefix cache; known when the first event is
         self._wake = wake
         self._cancelled = False
         self._events: list[Event] = []

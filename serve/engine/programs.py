@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Int
 from dspine_jax.loop import steps
 from dspine_jax.loop.compiled import Plan
 from dspine_jax.loop.lanes import put_lanes, take_lanes
+from dspine_jax.loop.snapshots import Snapshot
 from dspine_jax.loop.state import LoopState
 from dspine_jax.sampling.state import Sampling
 from dspine_jax.sampling.width import Verification
@@ -58,6 +59,18 @@ def vacate(state: LoopState, slot: Int[Array, " 1"]) -> LoopState:
 def clear_pages(state: LoopState, pages: Int[Array, " n"]) -> LoopState:
     """Zeroes these pages."""
     return dataclasses.replace(state, target_cache=state.target_cache.clear_pages(pages))
+
+
+@functools.partial(jax.jit, donate_argnames="snapshots")
+def save(snapshots: Snapshot, state: LoopState, slot: Int[Array, " 1"], index: Int[Array, " 1"]) -> Snapshot:
+    """The snapshots, with the slot's in this place."""
+    return snapshots.put(index, Snapshot.of(take_lanes(state, slot)))
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def restore(state: LoopState, snapshots: Snapshot, slot: Int[Array, " 1"], index: Int[Array, " 1"]) -> LoopState:
+    """The slot, which was just admitted with pages that fit, goes on from a snapshot."""
+    return put_lanes(state, slot, snapshots.take(index).restore(take_lanes(state, slot)))
 
 
 @functools.partial(jax.jit, static_argnames="plan", donate_argnames="state")

@@ -10,6 +10,7 @@ from serve.engine.errors import QueueTimeout, RequestFailed
 from serve.engine.events import Event, origins_of
 from serve.engine.handle import Handle
 from serve.engine.pages import PagePool
+from serve.engine.prefixes import PrefixCache
 from serve.engine.report import Lane
 from serve.engine.request import Checked
 from serve.engine.stats import Counters
@@ -24,7 +25,10 @@ class Running:
     request: Checked
     pages: tuple[int, ...]
     since: float
-    read: int = 0  # tokens of the prompt that are in the caches
+    read: int  # tokens of the prompt that are in the caches
+    restored: int  # of these, those that came from the prefix cache
+    boundaries: frozenset[int]  # tokens of the prompt after which a snapshot is wanted
+    saved: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # tokens and snapshots, not in the cache yet
 
 
 class Scheduler:
@@ -38,6 +42,7 @@ class Scheduler:
         # Rows of a cycle: what the bonus token is told by.
         self._width = config.verification.widths[0] if config.verification.widths else block
         self.pool = PagePool(config.pool(block))
+        self.prefixes = PrefixCache(self.pool, device.snapshots, config.chunk, config.page)
         self._free = list(range(config.slots - 1, -1, -1))
         self._reading: collections.deque[int] = collections.deque()  # slots whose prompt is not read, next one first
         self._running: dict[int, Running] = {}
@@ -51,6 +56,17 @@ class Scheduler:
     def free_slots(self) -> int:
         """Slots that have none."""
         return self._config.slots - len(self._running)
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Of snapshots that entries of the prefix cache have or are about to have."""
+        return self._device.snapshot_bytes * self.prefixes.snapshots
+
+    def audit(self) -> None:
+        """Raises RuntimeError when owners of pages or snapshots do not add up. It is slow, and meant for tests."""
+        slots = collections.Counter(page for running in self._running.values() for page in running.pages)
+        self.pool.audit(slots, list(self.prefixes.kept()))
+        self.prefixes.audit([snapshot for running in self._running.values() for _, snapshot in running.saved])
 
     def step(self) -> None:
         """One chunk of one prompt at most, then one cycle of all whose prompt is read."""
@@ -91,20 +107,37 @@ class Scheduler:
             self._tell(waiting.handle, Event.end("error", error))
         for slot, running in list(self._running.items()):
             if running.handle.cancelled:
-                # Of a prompt that is being read nothing was reported yet: its pages may hold anything.
-                self._leave(slot, dirty=slot in self._reading)
+                if slot in self._reading:
+                    # Nothing was reported yet: the pages that it wrote to may hold anything.
+                    self.pool.spoil(running.pages[running.restored // self._config.page :])
+                self._leave(slot)
                 self._tell(running.handle, Event.end("cancelled"))
 
     def _admit(self) -> None:
         while self._free:
-            waiting = self._line.take(lambda first: first.request.pages <= self.pool.total - self.pool.in_use)
+            waiting = self._line.take(self._fits)
             if waiting is None:
                 return
             self._enter(waiting)
 
+    def _fits(self, waiting: Waiting) -> bool:
+        """Whether its worst case can be had: pages that it finds in the prefix cache, free ones and idle ones."""
+        found = self.prefixes.find(waiting.request.prompt)
+        idle = self.pool.idle - sum(self.pool.is_idle(page) for page in found.pages)
+        return waiting.request.pages - len(found.pages) <= self.pool.free + idle
+
     def _enter(self, waiting: Waiting) -> None:
-        pages = self.pool.allocate(waiting.request.pages)
-        assert pages is not None
+        prompt = waiting.request.prompt
+        found = self.prefixes.find(prompt)
+        self.pool.share(found.pages)
+        if found.snapshot is not None:
+            self.prefixes.use(found.snapshot)
+        own = waiting.request.pages - len(found.pages)
+        self.prefixes.make_room(own)
+        self._zero_spoilt()
+        allocated = self.pool.allocate(own)
+        assert allocated is not None
+        pages = found.pages + allocated
         try:
             newcomer = self._device.newcomer(waiting.request, pages)
         except Exception as error:  # whatever is wrong with this request must not end the others
@@ -115,7 +148,21 @@ class Scheduler:
             return
         slot = self._free.pop()
         self._device.admit(slot, newcomer)
-        self._running[slot] = Running(waiting.handle, waiting.request, pages, time.monotonic())
+        if found.snapshot is not None:
+            # If the entry had to make room just now, nothing has overwritten its snapshot yet.
+            self._device.restore(slot, found.snapshot)
+            self._counters.add("prefix_tokens", found.length)
+        self._counters.add("prefix_misses" if found.snapshot is None else "prefix_hits")
+        waiting.handle.cached_tokens = found.length
+        self._running[slot] = Running(
+            waiting.handle,
+            waiting.request,
+            pages,
+            time.monotonic(),
+            read=found.length,
+            restored=found.length,
+            boundaries=self.prefixes.boundaries(prompt, found),
+        )
         self._reading.append(slot)
 
     def _read_chunk(self) -> tuple[bool, int | None]:
@@ -126,14 +173,26 @@ class Scheduler:
         running = self._running[slot]
         prompt = running.request.prompt
         part = prompt[running.read : running.read + self._config.chunk]
-        self._device.read(slot, part)
-        running.read += len(part)
-        self._counters.add("prompt_tokens", len(part))
+        if len(part):  # else the whole prompt came from the prefix cache, its last row included
+            self._device.read(slot, part)
+            running.read += len(part)
+            self._counters.add("prompt_tokens", len(part))
+            self._save(slot, running)
         if running.read < len(prompt):
             self._reading.append(slot)
             return True, None
         self._device.begin(slot, running.request.max_new_tokens)
         return True, slot
+
+    def _save(self, slot: int, running: Running) -> None:
+        """Takes a snapshot if one is wanted here. Nobody has looked at the numbers yet: no entry is made of it."""
+        prompt, length = running.request.prompt, running.read
+        if length not in running.boundaries or self.prefixes.has(prompt, length):
+            return
+        snapshot = self.prefixes.reserve()
+        if snapshot is not None:
+            self._device.save(slot, snapshot)
+            running.saved.append((length, snapshot))
 
     def _cycle(self, slots: list[int], *, after_chunk: bool, began: int | None) -> None:
         start = time.perf_counter()
@@ -141,8 +200,12 @@ class Scheduler:
         self._counters.cycle(time.perf_counter() - start, after_chunk=after_chunk)
         for slot, lane in lanes.items():
             running = self._running[slot]
+            if lane.failed:
+                self._distrust(running)
+            elif slot == began:
+                self._publish(running)
             if lane.done:
-                self._leave(slot, dirty=lane.failed)
+                self._leave(slot)
             event = self._event(running, lane, prompt=int(slot == began and len(lane.tokens) > 0))
             if len(event.tokens) or event.finish is not None or event.accepted is not None:
                 self._tell(running.handle, event)
@@ -164,15 +227,31 @@ class Scheduler:
             error=error,
         )
 
-    def _leave(self, slot: int, *, dirty: bool) -> None:
-        """The slot and its pages are free again; `dirty` pages may hold numbers that are not finite."""
+    def _publish(self, running: Running) -> None:
+        """The first report says that all numbers of the prompt are finite: others may go on from its prefixes."""
+        for length, snapshot in running.saved:
+            self.prefixes.add(running.request.prompt, length, running.pages, snapshot)
+        running.saved.clear()
+
+    def _distrust(self, running: Running) -> None:
+        """Some number is not finite: neither its pages nor any prefix that it shares is used again."""
+        self.pool.spoil(running.pages)
+        self.prefixes.forget(running.request.prompt)
+
+    def _zero_spoilt(self) -> None:
+        if pages := self.pool.take_spoilt():
+            self._device.clear_pages(pages)
+
+    def _leave(self, slot: int) -> None:
+        """The slot and its pages are free again."""
         running = self._running.pop(slot)
+        for _, snapshot in running.saved:
+            self.prefixes.give_back(snapshot)
         if slot in self._reading:
             self._reading.remove(slot)
         self._device.vacate(slot)
-        freed = self.pool.release(running.pages)
-        if dirty:
-            self._device.clear_pages(freed)
+        self.pool.release(running.pages)
+        self._zero_spoilt()
         self._free.append(slot)
         self._free.sort(reverse=True)  # the lowest comes first
         self._counters.left(time.monotonic() - running.since)

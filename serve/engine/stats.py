@@ -23,15 +23,22 @@ class EngineStats:
     waiting: int
     running: int  # have a slot
     slots: int
-    prompt_tokens: int  # read
+    prompt_tokens: int  # read; those that came from the prefix cache are not
     tokens: dict[Origin, int]  # emitted
     cycles: int  # one each for all slots together
     cycle_seconds: float  # of cycles that followed each other directly
     chunk_cycles: int  # of the cycles, those that came after a chunk of a prompt
     chunk_cycle_seconds: float  # of these, the chunk included
     accepted: np.ndarray  # [block] slots' cycles, by the number of proposals that the target agreed with
-    pages_in_use: int
+    pages_in_use: int  # by requests that run
+    pages_idle: int  # of the others, those that only the prefix cache keeps
     pages: int
+    prefix_hits: int  # requests that went on from a prefix of an earlier prompt
+    prefix_misses: int  # that found none
+    prefix_tokens: int  # of prompts, not read because the cache had them
+    prefix_entries: int  # prefixes that can be taken up
+    prefix_bytes: int  # of their snapshots, and of those that requests are about to leave
+    prefix_evictions: int  # entries that had to go for want of bytes or pages
     warm_up_compilations: int
     compilations: int  # after the warm-up
 
@@ -61,7 +68,7 @@ class Counters:
         self._request_seconds: float | None = None
 
     def add(self, name: str, count: int = 1) -> None:
-        """Of `submitted`, `refused`, `expired` or `prompt_tokens`."""
+        """Of `submitted`, `refused`, `expired`, `prompt_tokens`, `prefix_hits`, `prefix_misses`, `prefix_tokens`."""
         with self._lock:
             self._numbers[name] += count
 
@@ -102,7 +109,11 @@ class Counters:
         running: int,
         slots: int,
         pages_in_use: int,
+        pages_idle: int,
         pages: int,
+        prefix_entries: int,
+        prefix_bytes: int,
+        prefix_evictions: int,
         warm_up_compilations: int,
         compilations: int,
     ) -> EngineStats:
@@ -124,7 +135,14 @@ class Counters:
                 running=running,
                 slots=slots,
                 pages_in_use=pages_in_use,
+                pages_idle=pages_idle,
                 pages=pages,
+                prefix_hits=self._numbers["prefix_hits"],
+                prefix_misses=self._numbers["prefix_misses"],
+                prefix_tokens=self._numbers["prefix_tokens"],
+                prefix_entries=prefix_entries,
+                prefix_bytes=prefix_bytes,
+                prefix_evictions=prefix_evictions,
                 warm_up_compilations=warm_up_compilations,
                 compilations=compilations,
             )
