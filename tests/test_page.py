@@ -209,7 +209,7 @@ ERRORS = {
     ),
     "busy": (
         failure(503, as_json({"error": {"message": "64 requests wait already."}}), (b"retry-after", b"7")),
-        "64 requests wait already. (HTTP 503) Try again in 7 s.",
+        "64 requests wait already. (HTTP 503; try again in 7 s)",
     ),
     "no JSON": (failure(502, b"<h1>Bad gateway</h1>"), "<h1>Bad gateway</h1> (HTTP 502)"),
     "in the stream": (

@@ -60,8 +60,8 @@ async function send(path, options) {
     message = text.trim().slice(0, 500);
   }
   const after = response.headers.get("Retry-After");
-  const again = /^\d+$/.test(after ?? "") ? ` Try again in ${after} s.` : "";
-  throw new ServerError(`${message || "The server refused the request."} (HTTP ${response.status})${again}`, response.status);
+  const again = /^\d+$/.test(after ?? "") ? `; try again in ${after} s` : "";
+  throw new ServerError(`${message || "The server refused the request."} (HTTP ${response.status}${again})`, response.status);
 }
 
 async function reach(path, options) {

@@ -15,6 +15,7 @@ let conversation = new Conversation();
 let model = null;
 let running = null;
 let following = true;
+let shown = null;
 
 at("composer").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -75,10 +76,8 @@ async function respond(text) {
     const request = { model, messages: chat.messages(settings.system), token_origins: true, ...settings.fields() };
     for await (const chunk of chatChunks(request, settings.key, controller.signal)) {
       answer.add(chunk, performance.now());
-      meter.show(answer.acceptance);
-      follow();
+      refresh(answer);
     }
-    meter.show(answer.acceptance);
   } catch (error) {
     how = controller.signal.aborted ? "stopped" : "failed";
     if (how === "failed") answer.fail(error.message);
@@ -160,6 +159,18 @@ async function greet() {
 function askForKey() {
   at("settings").open = true;
   at("options").key.focus();
+}
+
+/** Shows the figures of an answer, and its end: once per frame, however many chunks come in between. */
+function refresh(answer) {
+  if (shown === null) {
+    requestAnimationFrame(() => {
+      meter.show(shown.acceptance);
+      follow();
+      shown = null;
+    });
+  }
+  shown = answer;
 }
 
 /** Keeps the end in sight, unless the reader scrolled away from it. */
