@@ -23,13 +23,14 @@ COMMANDS = {
     "inspect": Command("convert.inspection", "show what each tensor of a checkpoint would become"),
     "generate": Command("serve.generate_cli", "continue a prompt, and measure it", compiles=True),
     "chat": Command("serve.chat_cli.cli", "chat in the terminal", compiles=True),
+    "serve": Command("serve.http.cli", "answer OpenAI's protocol over HTTP, many requests at a time", compiles=True),
     "bench": Command("serve.benchmark.cli", "measure acceptance and speed beside plain decoding", compiles=True),
     "plan": Command("dspine_jax.planning.cli", "what fits a GPU, and how fast it can be at best; needs no GPU"),
     "train": Command("dspine_jax.training.cli", "train a small target and distil a drafter", compiles=True),
 }
 
 # Packages that not every installation has, and the extra that brings them.
-EXTRAS = {"jinja2": "serve", "tokenizers": "serve"}
+EXTRAS = dict.fromkeys(("tokenizers", "fastapi", "jinja2", "prometheus_client", "pydantic", "uvicorn"), "serve")
 
 INTERRUPTED = 128 + 2  # what a shell reports for SIGINT
 CLOSED_PIPE = 128 + 13  # and for SIGPIPE

@@ -1,0 +1,1 @@
+"""From the engine's events to answers: text, deltas, and the two forms in which they are sent."""
