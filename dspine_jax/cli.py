@@ -30,7 +30,9 @@ COMMANDS = {
 }
 
 # Packages that not every installation has, and the extra that brings them.
-EXTRAS = dict.fromkeys(("tokenizers", "fastapi", "jinja2", "prometheus_client", "pydantic", "uvicorn"), "serve")
+EXTRAS: dict[str, str] = dict.fromkeys(
+    ("tokenizers", "fastapi", "jinja2", "prometheus_client", "pydantic", "uvicorn"), "serve"
+)
 
 INTERRUPTED = 128 + 2  # what a shell reports for SIGINT
 CLOSED_PIPE = 128 + 13  # and for SIGPIPE

@@ -70,7 +70,7 @@ def install(engine: ScriptedEngine, patch) -> None:
     drafter = DrafterConfig.from_hf(json.loads((ASSETS / "draft" / "config.json").read_text()))
     options = types.SimpleNamespace(tail="direct")
     pair = types.SimpleNamespace(
-        target_config=target, drafter_config=drafter, plan=types.SimpleNamespace(options=options)
+        dtype=None, target_config=target, drafter_config=drafter, plan=types.SimpleNamespace(options=options)
     )
     patch(cli, "load", lambda folder, dtype: pair)
     patch(cli, "Engine", lambda pair, config: engine)

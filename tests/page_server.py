@@ -49,7 +49,7 @@ class StandIn:
         key = headers.get(b"authorization", b"").decode() or None
         match scope["path"]:
             case "/ready":
-                await reply(send, 200 if self.ready else 503, b"{}")
+                await reply(send, 200 if self.ready else 503, as_json({"error": {"message": "not ready: compiling"}}))
             case "/v1/models" if self.key is not None and key != f"Bearer {self.key}":
                 await reply(send, 401, as_json({"error": {"message": "The API key is missing or wrong."}}))
             case "/v1/models":
@@ -128,7 +128,14 @@ def tail(finish_reason: str = "stop", *, usage: dict | None = None, figures: dic
 
 @contextlib.contextmanager
 def running(app: StandIn) -> Iterator[StandIn]:
-    """Serves the application on a free port of the loopback interface."""
+    """Serves the stand-in."""
+    with serving(app) as app.url:
+        yield app
+
+
+@contextlib.contextmanager
+def serving(app) -> Iterator[str]:
+    """Serves an ASGI application on a free port of the loopback interface; its address."""
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="error"))
     server.config.load()
     thread = threading.Thread(target=server.run)
@@ -137,9 +144,8 @@ def running(app: StandIn) -> Iterator[StandIn]:
         if not thread.is_alive():
             raise RuntimeError("the stand-in did not start")
         thread.join(0.01)
-    app.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     try:
-        yield app
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()

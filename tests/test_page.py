@@ -380,7 +380,7 @@ def test_a_reload_in_the_middle_of_an_answer_begins_anew(page, app):
 def test_the_page_waits_for_a_server_that_warms_up(page, app):
     app.ready = False
     page.reload()
-    expect(page.get_by_role("status")).to_have_text("The server is warming up…")
+    expect(page.get_by_role("status")).to_have_text("not ready: compiling …")
     expect(page.locator("#model")).to_have_text("")
     app.ready = True
     expect(page.locator("#model")).to_have_text("tiny-pair")

@@ -15,9 +15,11 @@ export async function modelName(key) {
   return list.data[0].id;
 }
 
-/** Whether the server takes requests; false while it warms up. Throws when it cannot be reached. */
-export async function isReady() {
-  return (await reach("ready", {})).ok;
+/** Why the server takes no requests yet; null when it does. Throws when it cannot be reached. */
+export async function whyNotReady() {
+  const response = await reach("ready", {});
+  if (response.ok) return null;
+  return messageOf(await response.json().catch(() => null)) ?? "the server is not ready";
 }
 
 /** The chunks of a streamed chat completion. Throws ServerError, also for an error in the middle of the stream. */

@@ -1,5 +1,5 @@
 import { Answer } from "./answer.js";
-import { chatChunks, isReady, modelName } from "./api.js";
+import { chatChunks, modelName, whyNotReady } from "./api.js";
 import { Conversation } from "./conversation.js";
 import { element } from "./dom.js";
 import { Meter } from "./meter.js";
@@ -143,8 +143,8 @@ function showModel() {
 /** Asks who is there, and waits while the server warms up. */
 async function greet() {
   try {
-    while (!(await isReady())) {
-      at("status").textContent = "The server is warming up…";
+    for (let why = await whyNotReady(); why !== null; why = await whyNotReady()) {
+      at("status").textContent = `${why} …`;
       await new Promise((resolve) => setTimeout(resolve, POLL));
     }
     model = await modelName(settings.key);
