@@ -12,6 +12,7 @@ STREAMS = {
     "data: a\r\rdata: b\r\r": ["message a", "message b"],
     "data: a\r\n\ndata: b\n\r\n": ["message a", "message b"],
     ": waiting\n\n: waiting\r\n\r\nevent: error\ndata:x\nid: 1\n\n": ["error x"],
+    "data: one\r\ndata: two\r\n\r\n": ["message one\ntwo"],
     "data: one\ndata:  two\ndata\n\n\n\ndata: no end": ["message one\n two\n"],
     "event: lost\n\ndata: {é😀}\n\n": ["message {é😀}"],
 }
