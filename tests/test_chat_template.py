@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import dspine_jax
+from convert.cli import main as convert
 from serve.chat import ChatError, ChatOutput, ChatTemplate, Content, ToolCallArguments, starts_in_reasoning
 from serve.chat.budget import Limits
 from serve.text import TextError
 from tests import peers
 from tests.chat_texts import TOOLS, WEATHER, call_text
+from tests.checkpoints import write_pair
 
 BUNDLED = Path(dspine_jax.__file__).parent / "assets" / "tiny-pair" / "target"
 USER = {"role": "user", "content": "Wie wird <b>das</b> Wetter & so? 晴れ 🙂 'x' \"y\""}
@@ -305,6 +307,16 @@ def test_tools_choose_their_template(tmp_path):
     template = ChatTemplate.read(folder)
     assert template.render([USER]).startswith("plain ")
     assert template.render([USER], tools=[WEATHER]) == "tools " + json.dumps([WEATHER])
+
+
+def test_a_converted_pair_keeps_its_template(tmp_path, bundled):
+    target, draft = write_pair(tmp_path)
+    shutil.copy(BUNDLED / "chat_template.jinja", target)
+    (target / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>", "chat_template": "unused"}')
+    assert convert(["--target", str(target), "--draft", str(draft), "--out", str(tmp_path / "out")]) == 0
+    template = ChatTemplate.read(tmp_path / "out" / "target")
+    assert template.render([USER, CALL], tools=TOOLS) == bundled.render([USER, CALL], tools=TOOLS)
+    assert template.special_tokens == {"eos_token": "<|im_end|>"} and not bundled.special_tokens
 
 
 def test_call_texts_of_the_tests_are_what_the_template_writes(bundled):

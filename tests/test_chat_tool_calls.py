@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serve.chat import ChatOutput, Content, ToolCallArguments, ToolCallBegin
+from serve.chat.tags import BLANK_LIMIT
 from tests.chat_texts import NO_ARGUMENTS, STEADY, TOOLS, WEATHER, answer, call_text, calls, cuts, pieces_of
 
 BLANK = r"[ \t\r\n]*"
@@ -189,6 +190,22 @@ def test_content_is_held_back_only_while_it_may_be_a_tag(text, shown):
     # Blanks before what is held belong to a call that may begin there.
     assert said == shown.rstrip()
     assert said + "".join(piece.text for piece in output.finish() if isinstance(piece, Content)) == text
+
+
+def test_only_so_many_blanks_wait_for_a_tag():
+    limit, end = BLANK_LIMIT, CALL.index("</parameter>") + len("</parameter>")
+    for parts in every_way("a" + "\n" * (limit + 6) + CALL + "\n" * (limit + 1)):
+        found = answer(parts)
+        assert found["content"] == "a" + "\n" * 6 + "\n" * (limit + 1) and found["calls"] == answer([CALL])["calls"]
+    for count, want in ((limit, "Köln"), (limit + 1, "Köln\n</parameter>" + "\n" * limit)):
+        for parts in every_way(CALL[:end] + "\n" * count + CALL[end:].lstrip()):
+            assert calls(parts) == [["get_weather", {"city": want, "days": 3}]]
+    text = "<tool_call>" + " " * (limit + 1) + "<function=now></function>"
+    assert answer(list(text)) == answer([text]) == {"reasoning": "", "content": text, "calls": []}
+    for reasoning in (True, False):
+        text = "\n" * (limit + 1) + "<think>a</think>b"
+        found = answer(list(text), reasoning=reasoning)
+        assert found == answer([text], reasoning=reasoning) and found["content"] == ("b" if reasoning else text)
 
 
 @pytest.mark.parametrize("complete", [True, False])

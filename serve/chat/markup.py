@@ -1,6 +1,6 @@
 """The markup of the `qwen3` reasoning and the `qwen3_coder` tool calls."""
 
-from serve.chat.tags import MORE, NO, Named, Verdict, after_blank, literal, named, one_of
+from serve.chat.tags import MORE, NO, Named, Verdict, after_blanks, literal, named, one_of
 
 THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
@@ -11,7 +11,8 @@ PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
 def opener(text: str, at: int) -> Named | Verdict:
     """The beginning of a call, up to the function's name: `<tool_call>`, blanks, `<function=NAME>`."""
     end = literal(text, at, CALL)
-    return end if isinstance(end, Verdict) else named(text, after_blank(text, end), FUNCTION)
+    end = end if isinstance(end, Verdict) else after_blanks(text, end)
+    return end if isinstance(end, Verdict) else named(text, end, FUNCTION)
 
 
 def end_of_value(text: str, at: int, pending: list[str], final: bool) -> int | Verdict:
@@ -32,7 +33,8 @@ def end_of_value(text: str, at: int, pending: list[str], final: bool) -> int | V
             continue
         if isinstance(end, Verdict):
             return NO if final else end
-        follows = one_of(text, after_blank(text, end), followers)
+        behind = after_blanks(text, end)
+        follows = behind if isinstance(behind, Verdict) else one_of(text, behind, followers)
         if isinstance(follows, Verdict) and not (final and follows is MORE):
             return follows
         return end if consumed else at

@@ -1,7 +1,7 @@
 """Where reasoning ends and the answer begins."""
 
 from serve.chat.markup import END_THINK, THINK, opener
-from serve.chat.tags import MORE, NO, Verdict, after_blank, literal
+from serve.chat.tags import MORE, NO, Verdict, after_blanks, literal
 
 
 class ReasoningSplitter:
@@ -50,7 +50,8 @@ class ReasoningSplitter:
         """The text after the tags at its beginning, or nothing while they are not whole; then all of it is held."""
         start = 0
         while True:
-            end = literal(text, after_blank(text, start), THINK)
+            end = after_blanks(text, start)
+            end = end if isinstance(end, Verdict) else literal(text, end, THINK)
             if isinstance(end, Verdict):
                 break
             start, self._reasoning = end, True

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 BLANK = " \t\r\n"
 NAME_LIMIT = 128
+BLANK_LIMIT = 64  # a model that writes blanks without end is not held back for long
 
-_TEXT = re.compile(f"[^{BLANK}]")
+_BLANKS = re.compile(f"[{BLANK}]{{0,{BLANK_LIMIT + 1}}}")
 _IN_NAME = re.compile(r"[^<>\r\n]*")
 
 
@@ -63,12 +64,14 @@ def named(text: str, at: int, head: str) -> Named | Verdict:
     return Named(end + 1, name) if text[end] == ">" and name else NO
 
 
-def after_blank(text: str, at: int) -> int:
-    """The first place from `at` on that holds no blank; the end of the text if there is none."""
-    match = _TEXT.search(text, at)
-    return match.start() if match else len(text)
+def after_blanks(text: str, at: int) -> int | Verdict:
+    """At most 64 blanks, or none."""
+    match = _BLANKS.match(text, at)
+    end = match.end() if match else at
+    return end if end - at <= BLANK_LIMIT else NO
 
 
-def before_blank(text: str, at: int) -> int:
-    """Where the blanks that end at `at` begin."""
-    return len(text[:at].rstrip(BLANK))
+def before_blanks(text: str, at: int) -> int:
+    """Where the blanks that end at `at` begin; at most 64 of them count."""
+    first = max(0, at - BLANK_LIMIT)
+    return first + len(text[first:at].rstrip(BLANK))

@@ -16,7 +16,7 @@ from serve.chat.markup import (
 )
 from serve.chat.pieces import Content, Piece, ToolCallArguments, ToolCallBegin, joined
 from serve.chat.schema import Tool, read_tools
-from serve.chat.tags import MORE, NO, Named, Verdict, after_blank, before_blank, literal, named, one_of
+from serve.chat.tags import BLANK, MORE, NO, Named, Verdict, after_blanks, before_blanks, literal, named, one_of
 
 
 class ToolCallParser:
@@ -36,7 +36,6 @@ class ToolCallParser:
         self._final = False
         self._edge = True  # nothing was said since the beginning, or since the last call
         self._stray = False  # inside a call, in text that is no markup
-        self._block = False  # inside <tool_call>
         self._arguments = ArgumentText(Tool({}))
         self.calls = 0
 
@@ -64,7 +63,7 @@ class ToolCallParser:
         text = self._text
         at = text.find("<")
         while at >= 0:
-            start = before_blank(text, at)
+            start = before_blanks(text, at)
             found = self._call_at(start, at)
             if isinstance(found, Named):
                 self._say(text[:start])
@@ -75,7 +74,7 @@ class ToolCallParser:
                 self._text = text[start:]
                 return False
             at = text.find("<", at + 1)
-        end = before_blank(text, len(text))
+        end = before_blanks(text, len(text))
         if self._final and not (end == 0 and self._edge and self.calls):
             end = len(text)
         self._say(text[:end])
@@ -84,12 +83,10 @@ class ToolCallParser:
 
     def _call_at(self, start: int, at: int) -> Named | Verdict:
         """A call at `at`, with blanks before it from `start` on."""
-        self._block = True
         found = opener(self._text, at)
         if found is not NO or not ((start == 0 and self._edge) or "\n" in self._text[start:at]):
             return found
         # Models forget <tool_call>. At the beginning of a line the name of a tool is enough.
-        self._block = False
         end = one_of(self._text, at, self._bare)
         return end if isinstance(end, Verdict) else Named(end, self._text[at + len(FUNCTION) : end - 1])
 
@@ -104,7 +101,7 @@ class ToolCallParser:
 
     def _between(self) -> bool:
         if not self._stray:
-            self._text = self._text[after_blank(self._text, 0) :]
+            self._text = self._text.lstrip(BLANK)
         text = self._text
         if not text.startswith("<"):
             end = text.find("<")
@@ -126,10 +123,9 @@ class ToolCallParser:
         """Inside a call, a tag that is out of order: an end tag before it was forgotten, or it is one too many."""
         text = self._text
         found = [named(text, 0, FUNCTION), opener(text, 0)]
-        for call, block in zip(found, (self._block, True), strict=True):
+        for call in found:
             if isinstance(call, Named):
                 self._argue(self._arguments.end())
-                self._block = block
                 self._begin(call)
                 return True
         end = literal(text, 0, END_CALL)
@@ -166,13 +162,13 @@ class ToolCallParser:
         return False
 
     def _after(self) -> bool:
-        """Behind `</function>`: the end of the block, or its next function."""
-        at = after_blank(self._text, 0)
-        end = literal(self._text, at, END_CALL)
+        """Behind `</function>`: `</tool_call>`, or the next function of the same block."""
+        at = after_blanks(self._text, 0)
+        end = at if isinstance(at, Verdict) else literal(self._text, at, END_CALL)
         if not isinstance(end, Verdict):
             self._leave(end)
             return True
-        following = named(self._text, at, FUNCTION) if self._block else NO
+        following = at if isinstance(at, Verdict) else named(self._text, at, FUNCTION)
         if isinstance(following, Named):
             self._begin(following)
             return True
