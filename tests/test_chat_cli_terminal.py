@@ -79,6 +79,13 @@ def terminal():
             one.close()
 
 
+def leave(chat: Terminal) -> None:
+    """Ctrl-D at the prompt: an earlier one would be the end of a line that nobody reads."""
+    chat.until("> ")
+    chat.type("\x04")
+    assert chat.close() == 0
+
+
 def test_an_answer_is_stopped_and_the_chat_goes_on(terminal):
     think = [["Hm.", "b"], ["</think>\n\nForever", "d"], "wait"]
     chat = terminal([think, [["Still here.", "b"]]])
@@ -95,9 +102,7 @@ def test_an_answer_is_stopped_and_the_chat_goes_on(terminal):
     chat.until("> ")
     chat.type("Again\n")
     chat.until("Still here.")
-    chat.until("> ")
-    chat.type("\x04")
-    assert chat.close() == 0
+    leave(chat)
 
 
 def test_tokens_are_coloured_by_origin(terminal):
@@ -107,8 +112,7 @@ def test_tokens_are_coloured_by_origin(terminal):
     chat.type("Go\n")
     shown = chat.until("tokens per cycle")
     assert f"{CYAN}a{PLAIN}{GREEN}b{PLAIN}{YELLOW}c{PLAIN}{GREEN}<{PLAIN}" in shown
-    chat.type("\x04")
-    assert chat.close() == 0
+    leave(chat)
 
 
 def test_no_colours_if_they_are_not_wanted(terminal):
@@ -118,5 +122,4 @@ def test_no_colours_if_they_are_not_wanted(terminal):
     shown = chat.until("token")
     assert "Hm.\n\nYes\n" in shown
     assert "\x1b[" not in shown.replace("\x1b[?2004l", "").replace("\x1b[?2004h", "")
-    chat.type("\x04")
-    assert chat.close() == 0
+    leave(chat)

@@ -23,16 +23,22 @@ NEW = 40
 
 
 @pytest.fixture(scope="module")
-def parts():
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def parts(browser):  # without one, nothing is compiled
     pair = dspine_jax.load_hf(target=ASSETS / "target", draft=ASSETS / "draft", dtype="float32")
     with quick_compilation(), Engine(pair, EngineConfig(context=4096, slots=1)) as engine:
         yield Parts(engine, TextModel.read(ASSETS / "target"), ChatTemplate.read(ASSETS / "target"))
 
 
 @pytest.fixture(scope="module")
-def page(parts):
+def page(browser, parts):
     app = create_app(ServedModel("tiny-pair", parts), Settings())
-    with chromium() as browser, serving(app) as url, clean_page(browser, url) as opened:
+    with serving(app) as url, clean_page(browser, url) as opened:
         yield opened
 
 
