@@ -20,7 +20,7 @@ class Client:
     def __init__(self, url: str, name: str, wanted: dict[tuple[str, int], Answer], tally: Tally, seed: int):
         self.url, self.name, self.wanted, self.tally = url, name, wanted, tally
         self.random = random.Random(seed)
-        # In order of the cumulated weights below.
+        # A weight for each.
         self.behaviours: Sequence[tuple[int, Callable[[], None]]] = (
             (6, self.whole),
             (6, self.stream),

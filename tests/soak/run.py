@@ -2,7 +2,6 @@
 
 import argparse
 import random
-import signal
 import tempfile
 import threading
 import time
@@ -113,8 +112,7 @@ def _drain(server: ServerProcess, wanted: dict[tuple[str, int], Answer]) -> tupl
         thread.start()
     while len(tally.statuses) == 0:
         time.sleep(0.001)
-    server.process.send_signal(signal.SIGTERM)
-    status = server.process.wait(120)
+    status = server.leave()
     for thread in threads:
         thread.join()
     started = sum(tally.statuses.values())

@@ -46,12 +46,12 @@ class ServerProcess:
     def kill(self) -> None:
         """As a crash of the machine would."""
         self.process.kill()
-        self.process.wait()
+        self._ended()
 
-    def leave(self, timeout: float = 120.0) -> int:
+    def leave(self) -> int:
         """Asks it to drain and returns its exit status."""
         self.process.terminate()
-        return self.process.wait(timeout)
+        return self._ended()
 
     def resident_bytes(self) -> int:
         """Memory of the process that is in use now."""
@@ -65,6 +65,13 @@ class ServerProcess:
         text = httpx.get(f"{self.url}/metrics", timeout=60, trust_env=False).text
         samples = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
+
+    def _ended(self) -> int:
+        status = self.process.wait(PATIENCE)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
 
     def _is_ready(self) -> bool:
         try:
