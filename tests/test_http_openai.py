@@ -62,7 +62,12 @@ def client(server):
 
 LIMIT = 20
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_p": 0.9}
-PENALTIES: dict[str, Any] = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.5, "min_tokens": 6}
+PENALTIES: dict[str, Any] = {
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "min_tokens": 6,
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """GET /health, /ready and /metrics."""
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from serve.http.errors import ApiError, retry_after
 from serve.http.metrics import CONTENT_TYPE
@@ -30,7 +30,7 @@ async def ready(request: Request) -> Response:
     raise ApiError(503, f"the server is {what}", code="not_ready", headers=retry_after(RETRY_LOADING))
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus's text format."""
     return Response(Context.of(request).metrics.text(), media_type=CONTENT_TYPE)
