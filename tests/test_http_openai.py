@@ -1,6 +1,7 @@
 """The official client against a real engine: everything equals what the library gives offline."""
 
 import time
+from typing import Any
 
 import openai
 import pytest
@@ -60,8 +61,13 @@ def client(server):
 
 
 LIMIT = 20
-SAMPLED = {"temperature": 0.9, "top_p": 0.9}
-PENALTIES = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.5, "min_tokens": 6}
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_p": 0.9}
+PENALTIES: dict[str, Any] = {
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "min_tokens": 6,
+}
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def test_keys_open_everything_but_health_and_the_page(folder, text):
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
             assert answer.headers["www-authenticate"] == "Bearer"
             assert http.get(path, headers={"authorization": "Bearer first"}).status_code == 200
-        assert http.post(PATH, json=BODY, headers={"authorization": "bearer sécond".encode()}).status_code == 200
+        assert http.post(PATH, json=BODY, headers={b"authorization": "bearer sécond".encode()}).status_code == 200
         for wrong in ("Bearer firs", "Bearer first2", "Basic first", "first", "Bearer"):
             assert http.post(PATH, json=BODY, headers={"authorization": wrong}).status_code == 401
         assert http.get("/health").status_code == http.get("/ready").status_code == 200

@@ -207,6 +207,15 @@ def test_what_is_no_http_is_refused(server, data):
     assert answer.startswith(b"HTTP/1.1 400 ") and b'"invalid_http"' in answer
 
 
+def test_the_description_is_whole(http):
+    found = http.get("/openapi.json").json()
+    names = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(found)))
+    assert {"Error", "ChatRequest", "CompletionRequest"} <= names <= found["components"]["schemas"].keys()
+    statuses = [set(o["responses"]) for path in found["paths"].values() for o in path.values()]
+    assert all({"200", "400", "503"} <= known and "422" not in known for known in statuses)
+    assert set(found["paths"]) >= {CHAT_PATH, TEXT_PATH, "/tokenize", "/v1/models", "/metrics"}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_nothing_of_the_inside_is_told(http, monkeypatch, stream):
     monkeypatch.setattr("serve.http.routes.completions.ask", lambda *a, **k: 1 / 0)

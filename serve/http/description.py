@@ -61,5 +61,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     """The whole description."""
     made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, definitions = models_json_schema([(form, "validation") for form in FORMS], ref_template=REFERENCE)
+    for path in made["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)  # what is wrong is always a 400
     made.setdefault("components", {})["schemas"] = definitions["$defs"] | {"Error": ERROR}
     return made
