@@ -4,27 +4,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-
-def _normalise(x: Array, eps: float) -> Array:
-    x = x.astype(jnp.float32)
-    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + eps)
+from pallas_kernels.projection import RowNorm
 
 
 def rms_norm_one_plus(x: Float[Array, "... H"], weight: Float[Array, " H"], eps: float) -> Float[Array, "... H"]:
     """Target norm: the stored weight is the offset from one; the product is taken in float32, then cast."""
-    return (_normalise(x, eps) * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
+    return RowNorm(weight, eps, "one_plus")(x)
 
 
 def rms_norm(x: Float[Array, "... H"], weight: Float[Array, " H"], eps: float) -> Float[Array, "... H"]:
     """Drafter norm: plain weight, applied after the cast to the input's dtype."""
-    return weight.astype(x.dtype) * _normalise(x, eps).astype(x.dtype)
+    return RowNorm(weight, eps, "plain")(x)
 
 
 def rms_norm_gated(
     x: Float[Array, "... D"], weight: Float[Array, " D"], gate: Float[Array, "... D"], eps: float
 ) -> Float[Array, "... D"]:
     """Output norm of the gated delta net: plain weight, normalised before the SiLU gate; in the gate's dtype."""
-    y = weight * _normalise(x, eps).astype(gate.dtype).astype(jnp.float32)
+    x = x.astype(jnp.float32)
+    x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + eps)
+    y = weight * x.astype(gate.dtype).astype(jnp.float32)
     return (y * jax.nn.silu(gate.astype(jnp.float32))).astype(gate.dtype)
 
 
