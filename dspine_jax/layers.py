@@ -9,6 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.implementation import Implementation
+from pallas_kernels.projection import RowNorm, project_gated, project_norm, project_residual
+
 
 class Linear(nnx.Module):
     """y = x W^T with the checkpoint's [out, in] weight and no bias."""
@@ -41,15 +44,32 @@ class Embedding(nnx.Module):
 
 
 class GatedMLP(nnx.Module):
-    """down(silu(gate(x)) * up(x))."""
+    """residual + down(silu(gate(x)) * up(x))."""
 
     def __init__(self, hidden_size: int, intermediate_size: int, dtype: jnp.dtype):
         self.gate_proj = Linear(intermediate_size, hidden_size, dtype)
         self.up_proj = Linear(intermediate_size, hidden_size, dtype)
         self.down_proj = Linear(hidden_size, intermediate_size, dtype)
 
-    def __call__(self, x: Float[Array, "... H"]) -> Float[Array, "... H"]:
-        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+    def __call__(
+        self, x: Float[Array, "... H"], residual: Float[Array, "... H"], implementation: Implementation | None
+    ) -> Float[Array, "... H"]:
+        inner, down = self._inner(x, implementation), self.down_proj.weight[...]
+        return project_residual(inner, down, residual, implementation=implementation)
+
+    def with_norm(
+        self,
+        x: Float[Array, "... H"],
+        residual: Float[Array, "... H"],
+        norm: RowNorm,
+        implementation: Implementation | None,
+    ) -> tuple[Float[Array, "... H"], Float[Array, "... H"]]:
+        """The result, and the norm of it that is read next."""
+        inner, down = self._inner(x, implementation), self.down_proj.weight[...]
+        return project_norm(inner, down, residual, norm, implementation=implementation)
+
+    def _inner(self, x, implementation):
+        return project_gated(x, self.gate_proj.weight[...], self.up_proj.weight[...], implementation=implementation)
 
 
 def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -63,6 +63,9 @@ DEVICE_KERNELS = {
     "gated_delta_prefill": FP32_OP,
     "tail_scores": FP32_OP,
     "bridge": BF16_OP,
+    "project": BF16_OP,
+    "project_gated": BF16_OP,
+    "project_norm": BF16_OP,
     "paged_block_attention": BF16_ATTENTION,
     "ring_block_attention": BF16_ATTENTION,
     # Also the share of tokens that may differ: of nearly equal scores another one may be chosen.

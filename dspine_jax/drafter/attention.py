@@ -11,10 +11,14 @@ from dspine_jax.norms import rms_norm
 from dspine_jax.rope import apply_rope
 from pallas_kernels.block_attention import ring_block_attention
 from pallas_kernels.implementation import Implementation
+from pallas_kernels.projection import RowNorm, project, project_norm
 
 
 class DraftAttention(nnx.Module):
-    """Qwen3-style attention; keys and values of the context come from the fused target features."""
+    """Qwen3-style attention; keys and values of the context come from the fused target features.
+
+    Its result is added to the residual, and the norm that follows is taken of that.
+    """
 
     def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
@@ -31,20 +35,26 @@ class DraftAttention(nnx.Module):
         self.k_norm = Scale(dim, dtype)
 
     def key_value(
-        self, x: Float[Array, "B T H"], positions: Int[Array, "B T"]
+        self, k: Float[Array, "B T KD"], v: Float[Array, "B T KD"], positions: Int[Array, "B T"]
     ) -> tuple[Float[Array, "B T K D"], Float[Array, "B T K D"]]:
-        """Keys (normed, rotated) and values of any rows at absolute positions."""
-        k = self.k_proj(x).reshape(*x.shape[:2], -1, self.config.head_dim)
-        v = self.v_proj(x).reshape(k.shape)
+        """Keys (normed, rotated) and values of any rows at absolute positions, from what k_proj and v_proj give."""
+        k, v = (one.reshape(*one.shape[:2], -1, self.config.head_dim) for one in (k, v))
         return self._rotate(rms_norm(k, self.k_norm.weight[...], self.config.rms_norm_eps), positions), v
 
     def __call__(
-        self, x: Float[Array, "B T H"], positions: Int[Array, "B T"], context: DraftRing
-    ) -> Float[Array, "B T H"]:
+        self,
+        x: Float[Array, "B T H"],
+        residual: Float[Array, "B T H"],
+        norm: RowNorm,
+        positions: Int[Array, "B T"],
+        context: DraftRing,
+    ) -> tuple[Float[Array, "B T H"], Float[Array, "B T H"]]:
         """`positions` start at the anchor's, which is also the number of context positions."""
-        q = self.q_proj(x).reshape(*x.shape[:2], -1, self.config.head_dim)
+        weights = [one.weight[...] for one in (self.q_proj, self.k_proj, self.v_proj)]
+        q, k, v = project(x, weights, implementation=self.implementation)
+        q = q.reshape(*x.shape[:2], -1, self.config.head_dim)
         q = self._rotate(rms_norm(q, self.q_norm.weight[...], self.config.rms_norm_eps), positions)
-        k, v = self.key_value(x, positions)
+        k, v = self.key_value(k, v, positions)
         o = ring_block_attention(
             q,
             context.k,
@@ -56,7 +66,8 @@ class DraftAttention(nnx.Module):
             causal=self.causal,
             implementation=self.implementation,
         )
-        return self.o_proj(o.reshape(*x.shape[:2], -1))
+        o, out = o.reshape(*x.shape[:2], -1), self.o_proj.weight[...]
+        return project_norm(o, out, residual, norm, implementation=self.implementation)
 
     def _rotate(self, x, positions):
         return apply_rope(x, positions, rotary_dim=self.config.head_dim, theta=self.config.rope_theta)

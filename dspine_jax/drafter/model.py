@@ -15,6 +15,7 @@ from dspine_jax.layers import Embedding, GatedMLP, Linear, Scale
 from dspine_jax.norms import rms_norm
 from pallas_kernels.bridge import BridgeGates, bridge
 from pallas_kernels.implementation import Implementation
+from pallas_kernels.projection import RowNorm, project, project_norm
 from pallas_kernels.tail import refine
 
 
@@ -36,6 +37,7 @@ class DraftLayer(nnx.Module):
 
     def __init__(self, config: DrafterConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation: Implementation | None = implementation
         self.input_layernorm = Scale(config.hidden_size, dtype)
         self.self_attn = DraftAttention(config, kind, dtype, implementation)
         self.post_attention_layernorm = Scale(config.hidden_size, dtype)
@@ -43,8 +45,11 @@ class DraftLayer(nnx.Module):
 
     def __call__(self, x, positions, context):
         eps = self.config.rms_norm_eps
-        x = x + self.self_attn(rms_norm(x, self.input_layernorm.weight[...], eps), positions, context)
-        return x + self.mlp(rms_norm(x, self.post_attention_layernorm.weight[...], eps))
+        inner = RowNorm(self.post_attention_layernorm.weight[...], eps, "plain")
+        normed = rms_norm(x, self.input_layernorm.weight[...], eps)
+        x, normed = self.self_attn(normed, x, inner, positions, context)
+        # What comes next is a bridge, which changes the rows before anything takes their norm.
+        return self.mlp(normed, x, self.implementation)
 
 
 class Injection(nnx.Module):
@@ -103,16 +108,25 @@ class Drafter(nnx.Module):
         cache: DraftCache,
     ) -> DraftCache:
         """Fuses target features once and stores every layer's keys and values of the valid rows."""
-        fused = self.fuse(features)
+        # All layers read the same rows.
+        weights = [one.weight[...] for layer in self.layers for one in (layer.self_attn.k_proj, layer.self_attn.v_proj)]
+        both = project(self.fuse(features), weights, implementation=self._for_rows(features))
         layers = []
-        for layer, ring in zip(self.layers, cache.layers, strict=True):
-            k, v = layer.self_attn.key_value(fused, positions)
+        for layer, ring, k, v in zip(self.layers, cache.layers, both[::2], both[1::2], strict=True):
+            k, v = layer.self_attn.key_value(k, v, positions)
             layers.append(ring.write(positions, valid, k, v))
         return DraftCache(layers=tuple(layers))
 
     def fuse(self, features: Float[Array, "B T F"]) -> Float[Array, "B T H"]:
         """C = RMSNorm(fc(features); hidden_norm); it does not pass through any input_layernorm."""
-        return rms_norm(self.fc(features), self.hidden_norm.weight[...], self.config.rms_norm_eps)
+        norm = RowNorm(self.hidden_norm.weight[...], self.config.rms_norm_eps, "plain")
+        _, fused = project_norm(features, self.fc.weight[...], None, norm, implementation=self._for_rows(features))
+        return fused
+
+    def _for_rows(self, features):
+        """The kernels serve blocks; a prompt chunk's dense work is XLA's."""
+        chunk = features.shape[1] > self.config.block_size
+        return "xla" if chunk and self.implementation != "reference" else self.implementation
 
     def __call__(
         self,

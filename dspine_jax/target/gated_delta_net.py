@@ -12,6 +12,7 @@ from dspine_jax.norms import l2_norm, rms_norm_gated
 from dspine_jax.target.rows import Rows
 from pallas_kernels.gated_delta import fold_records, gated_delta_prefill, gated_delta_replay
 from pallas_kernels.implementation import Implementation
+from pallas_kernels.projection import RowNorm, project, project_norm
 
 
 class Conv(nnx.Module):
@@ -31,7 +32,10 @@ class Conv(nnx.Module):
 
 
 class GatedDeltaNet(nnx.Module):
-    """transformers `Qwen3_5GatedDeltaNet`; the recurrence is `pallas_kernels.gated_delta`."""
+    """transformers `Qwen3_5GatedDeltaNet`; the recurrence is `pallas_kernels.gated_delta`.
+
+    Its result is added to the residual, and the norm that follows is taken of that.
+    """
 
     def __init__(self, config: TargetConfig, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
@@ -52,15 +56,23 @@ class GatedDeltaNet(nnx.Module):
         self.out_proj = Linear(hidden, value_width, dtype)
 
     def __call__(
-        self, x: Float[Array, "B T H"], rows: Rows, cache: GDNState, pending: Int[Array, " B"]
-    ) -> tuple[Float[Array, "B T H"], GDNState]:
+        self,
+        x: Float[Array, "B T H"],
+        residual: Float[Array, "B T H"],
+        norm: RowNorm,
+        rows: Rows,
+        cache: GDNState,
+        pending: Int[Array, " B"],
+    ) -> tuple[Float[Array, "B T H"], Float[Array, "B T H"], GDNState]:
         """Folds `pending` rows of the last block, then reads the new rows; see `Rows.commit`."""
         cfg = self.config
+        implementation = rows.implementation(self.implementation)
         width = cfg.linear_conv_kernel_dim - 1
-        mixed = self.in_proj_qkv(x)
+        inner = (self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a)
+        mixed, z, b, a = project(x, [one.weight[...] for one in inner], implementation=implementation)
         inputs = jnp.concatenate([cache.conv_window(pending, width), mixed], axis=1)
         q, k, v = self._heads(silu(self.conv1d(inputs)))
-        g, beta = self._gates(x, rows)
+        g, beta = self._gates(a, b, rows)
 
         record_rows = cache.records.g.shape[1]
         if rows.commit:
@@ -75,9 +87,9 @@ class GatedDeltaNet(nnx.Module):
             records = pad_records(records, record_rows)
             cache = GDNState(state=state, records=records, conv=pad_rows(inputs, record_rows + width))
 
-        z = self.in_proj_z(x).reshape(o.shape)
-        y = rms_norm_gated(o.astype(x.dtype), self.norm.weight[...], z, cfg.rms_norm_eps)
-        return self.out_proj(y.reshape(*x.shape[:2], -1)), cache
+        y = rms_norm_gated(o.astype(x.dtype), self.norm.weight[...], z.reshape(o.shape), cfg.rms_norm_eps)
+        y, out = y.reshape(*x.shape[:2], -1), self.out_proj.weight[...]
+        return *project_norm(y, out, residual, norm, implementation=implementation), cache
 
     def _heads(self, mixed):
         cfg = self.config
@@ -87,10 +99,9 @@ class GatedDeltaNet(nnx.Module):
         v = v.reshape(*v.shape[:2], -1, cfg.linear_value_head_dim)
         return q * cfg.linear_key_head_dim**-0.5, k, v.astype(jnp.float32)
 
-    def _gates(self, x, rows):
-        a = self.in_proj_a(x).astype(jnp.float32)
-        beta = jax.nn.sigmoid(self.in_proj_b(x).astype(jnp.float32))
-        g = -jnp.exp(self.A_log[...]) * jax.nn.softplus(a + self.dt_bias[...])
+    def _gates(self, a, b, rows):
+        beta = jax.nn.sigmoid(b.astype(jnp.float32))
+        g = -jnp.exp(self.A_log[...]) * jax.nn.softplus(a.astype(jnp.float32) + self.dt_bias[...])
         # A padding row must not decay the state or write to it.
         valid = rows.valid[..., None]
         return jnp.where(valid, g, 0.0), jnp.where(valid, beta, 0.0)

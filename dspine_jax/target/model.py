@@ -17,6 +17,7 @@ from dspine_jax.target.attention import Attention
 from dspine_jax.target.gated_delta_net import GatedDeltaNet
 from dspine_jax.target.rows import Rows
 from pallas_kernels.implementation import Implementation
+from pallas_kernels.projection import RowNorm
 
 
 class Layer(nnx.Module):
@@ -24,6 +25,7 @@ class Layer(nnx.Module):
 
     def __init__(self, config: TargetConfig, kind: str, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
+        self.implementation: Implementation | None = implementation
         self.input_layernorm = Scale(config.hidden_size, dtype)
         self.post_attention_layernorm = Scale(config.hidden_size, dtype)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, dtype)
@@ -33,16 +35,21 @@ class Layer(nnx.Module):
             self.linear_attn = GatedDeltaNet(config, dtype, implementation)
 
     def __call__(
-        self, x: Float[Array, "B T H"], rows: Rows, entry: PagedKV | GDNState, cache: TargetCache
-    ) -> tuple[Float[Array, "B T H"], PagedKV | GDNState]:
-        norm, eps = target_norm(self.config.norms_are_offsets), self.config.rms_norm_eps
-        normed = norm(x, self.input_layernorm.weight[...], eps)
+        self,
+        x: Float[Array, "B T H"],
+        normed: Float[Array, "B T H"],
+        rows: Rows,
+        entry: PagedKV | GDNState,
+        cache: TargetCache,
+        following: RowNorm,
+    ) -> tuple[Float[Array, "B T H"], Float[Array, "B T H"], PagedKV | GDNState]:
+        """`normed` is `input_layernorm` of x; also returned is the norm of the result that the next layer reads."""
+        inner = _norm(self.post_attention_layernorm, self.config)
         if isinstance(entry, PagedKV):
-            mixed, entry = self.self_attn(normed, rows, entry, cache.page_table)
+            x, normed_x, entry = self.self_attn(normed, x, inner, rows, entry, cache.page_table)
         else:
-            mixed, entry = self.linear_attn(normed, rows, entry, cache.pending)
-        x = x + mixed
-        return x + self.mlp(norm(x, self.post_attention_layernorm.weight[...], eps)), entry
+            x, normed_x, entry = self.linear_attn(normed, x, inner, rows, entry, cache.pending)
+        return *self.mlp.with_norm(normed_x, x, following, rows.implementation(self.implementation)), entry
 
 
 class Target(nnx.Module):
@@ -75,16 +82,18 @@ class Target(nnx.Module):
         records for `TargetCache.commit`.
         """
         x = self.embed_tokens(ids)
+        norms = [_norm(scale, self.config) for scale in (*(layer.input_layernorm for layer in self.layers), self.norm)]
+        normed = norms[0](x)
         features, entries = [], []
-        for index, (layer, entry) in enumerate(zip(self.layers, cache.layers, strict=True)):
-            x, entry = layer(x, rows, entry, cache)
+        layers = zip(self.layers, cache.layers, norms[1:], strict=True)
+        for index, (layer, entry, following) in enumerate(layers):
+            x, normed, entry = layer(x, normed, rows, entry, cache, following)
             entries.append(entry)
             if index in taps:
                 features.append(x)
         cache = dataclasses.replace(cache, layers=tuple(entries), pending=jnp.zeros_like(cache.pending))
-        hidden = target_norm(self.config.norms_are_offsets)(x, self.norm.weight[...], self.config.rms_norm_eps)
         tapped = jnp.concatenate(features, axis=-1) if features else x[..., :0]
-        return hidden, tapped, cache
+        return normed, tapped, cache
 
     @property
     def head(self) -> Float[Array, "V H"]:
@@ -95,3 +104,7 @@ class Target(nnx.Module):
     def logits(self, hidden: Float[Array, "... H"]) -> Float[Array, "... V"]:
         """Scores of the vocabulary in float32."""
         return jnp.einsum("...h,vh->...v", hidden, self.head, preferred_element_type=jnp.float32)
+
+
+def _norm(scale: Scale, config: TargetConfig) -> RowNorm:
+    return target_norm(scale.weight[...], config.rms_norm_eps, config.norms_are_offsets)

@@ -21,6 +21,8 @@ def stream(
     steps: int,
     stages: int,
     in_flight: int = 0,
+    free: Any = None,
+    loads: Any = True,
 ) -> tuple[jax.Array, ...]:
     """Sums of products over all steps, one [64, columns] float32 array for each number of columns in `shapes`.
 
@@ -31,13 +33,29 @@ def stream(
 
     The warpgroup that multiplies also loads: up to `stages` loads are in the air before the first product, which covers
     a block's whole share of the weights or nearly so, and a producer of its own would have nothing to do.
+
+    Where several warpgroups multiply with the same slots, `loads` says whether this one loads for all of them, and
+    `free` has a barrier per stage with as many arrivals as there are warpgroups: a slot is filled again once all of
+    them have finished with it.
     """
     stages = min(stages, steps)
     in_flight = min(in_flight, stages - 1)
 
+    def fill(step, slot):
+        if free is None:
+            load(step, slot, full.at[slot])
+        else:
+            pl.when(loads)(lambda: load(step, slot, full.at[slot]))
+
+    def refill(step, slot):
+        if free is not None:
+            plgpu.barrier_arrive(free.at[slot])
+            pl.when(loads)(lambda: plgpu.barrier_wait(free.at[slot]))
+        fill(step, slot)
+
     def run(*accumulators):
         for step in range(stages):
-            load(jnp.int32(step), jnp.int32(step), full.at[step])
+            fill(jnp.int32(step), jnp.int32(step))
 
         @pl.loop(0, steps)
         def _(step):
@@ -51,8 +69,7 @@ def stream(
 
             @pl.when((done >= 0) & (done + stages < steps))
             def _():
-                free = lax.rem(done, stages)
-                load(done + stages, free, full.at[free])
+                refill(done + stages, lax.rem(done, stages))
 
         return tuple(acc[...] for acc in accumulators)  # reading waits for the rest
 

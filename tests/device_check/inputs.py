@@ -29,6 +29,11 @@ def _ring(q, k, v, block_k, block_v, length):
     return 4 * q, k, v, block_k, block_v, jnp.full_like(length, 2 * k.shape[1] + 5)
 
 
+def _gated(x, gate, up):
+    """Rows near one: where SiLU is curved."""
+    return x * x.shape[-1] ** 0.5, gate, up
+
+
 def _retrieval(h, head, _coarse):
     return h, head, quantize_head(head)
 
@@ -55,6 +60,7 @@ def _unit(x):
 _SENSE: dict[str, Callable[..., tuple]] = {
     "paged_block_attention": _paged,
     "ring_block_attention": _ring,
+    "project_gated": _gated,
     "retrieval": _retrieval,
     "gated_delta_prefill": _prefill,
     "gated_delta_replay": _replay,

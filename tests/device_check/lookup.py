@@ -10,7 +10,14 @@ import jax
 from tests.kernels.machine_code import Program
 
 # Where the operations look their tiles up.
-_LOOKUPS = ("retrieval.api", "bridge.api", "tail.api", "block_attention.api", "gated_delta.mosaic_replay")
+_LOOKUPS = (
+    "retrieval.api",
+    "bridge.api",
+    "tail.api",
+    "block_attention.api",
+    "gated_delta.mosaic_replay",
+    "projection.api",
+)
 
 
 def lookup(program: Program) -> tuple[str, str, Any]:

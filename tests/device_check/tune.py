@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from pallas_kernels import block_attention, bridge, retrieval, tail
+from pallas_kernels import block_attention, bridge, projection, retrieval, tail
 from pallas_kernels.device import num_sms
 from pallas_kernels.gated_delta import mosaic_replay
 from pallas_kernels.retrieval.tiles import padded_rows
@@ -89,7 +89,31 @@ def _tail(program, heuristic):
     return tail.candidate_tiles(heuristic, hidden=hidden, message=message)
 
 
+def _project(program, _heuristic):
+    x, *weights = program.shapes
+    return _projection("several", x, weights)
+
+
+def _project_gated(program, _heuristic):
+    x, gate, _ = program.shapes
+    return _projection("gated", x, [gate])
+
+
+def _project_norm(program, _heuristic):
+    x, weight = program.shapes[:2]
+    return _projection("shares", x, [weight])
+
+
+def _projection(kind, x, weights):
+    rows, depth = x.shape
+    outputs = [weight.shape[0] for weight in weights]
+    return projection.candidate_tiles(kind, rows=rows, outputs=outputs, depth=depth, multiprocessors=num_sms())
+
+
 _CANDIDATES = {
+    "project": _project,
+    "project_gated": _project_gated,
+    "project_norm": _project_norm,
     "retrieval": _retrieval,
     "bridge": _bridge,
     "tail_scores": _tail,
