@@ -26,6 +26,9 @@ PROMPT := dspine_jax/assets/demo_prompt.py
 DEMO_PAIR := build/tiny-pair
 # Further arguments of `make bench`, such as --markdown for the table of the README.
 BENCH ?=
+# Further arguments of `make serve` and `make soak`.
+SERVE ?=
+SOAK ?=
 # The interpreter of `make device-check`: one whose jax sees the GPU.
 DEVICE_PYTHON ?= $(BIN)/python
 
@@ -90,6 +93,14 @@ demo: $(DEMO_PAIR)/manifest.json ## convert the bundled pair and let it continue
 $(DEMO_PAIR)/manifest.json: $(VENV)/.stamp $(wildcard $(PAIR)/*/*)
 	@mkdir -p build
 	$(BIN)/dspine convert --target $(PAIR)/target --draft $(PAIR)/draft --out $(DEMO_PAIR) --dtype float32 --overwrite
+
+.PHONY: serve
+serve: $(DEMO_PAIR)/manifest.json ## serve the bundled pair at http://127.0.0.1:8000, with a web page
+	$(BIN)/dspine serve --model $(DEMO_PAIR) $(SERVE)
+
+.PHONY: soak
+soak: $(VENV)/.stamp ## three minutes of clients, faults, a kill and a drain against a real server
+	@$(BIN)/python -m tests.soak $(SOAK)
 
 .PHONY: bench
 bench: $(DEMO_PAIR)/manifest.json ## acceptance and speed of the bundled pair on files it never saw

@@ -9,6 +9,7 @@ from typing import Any
 
 from convert.options import add_dtype, add_map
 from dspine_jax.config import ConfigError
+from dspine_jax.config.target import PLAIN_ARCHITECTURE, PLAIN_MODEL_TYPE
 from dspine_jax.errors import WeightsError
 from dspine_jax.hf.folder import ModelFolder, open_folder
 from dspine_jax.hf.overrides import split_overrides
@@ -46,8 +47,9 @@ def main(argv: list[str]) -> int:
 
 
 def _model(folder: ModelFolder, dtype: str | None) -> Model:
-    """A drafter's model_type is qwen3; everything else is read, or refused, as a target."""
-    is_drafter = folder.config.get("model_type") == "qwen3"
+    """A qwen3 model that is no plain language model is a drafter; all else is read, or refused, as a target."""
+    config = folder.config
+    is_drafter = config.get("model_type") == PLAIN_MODEL_TYPE and config.get("architectures") != [PLAIN_ARCHITECTURE]
     return drafter_model(folder, dtype) if is_drafter else target_model(folder, dtype)
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "convert": Command("convert.cli", "turn a Hugging Face target and drafter into one folder"),
     "inspect": Command("convert.inspection", "show what each tensor of a checkpoint would become"),
     "generate": Command("serve.generate_cli", "continue a prompt, and measure it", compiles=True),
+    "chat": Command("serve.chat_cli.cli", "chat in the terminal", compiles=True),
     "serve": Command("serve.http.cli", "answer OpenAI's protocol over HTTP, many requests at a time", compiles=True),
     "bench": Command("serve.benchmark.cli", "measure acceptance and speed beside plain decoding", compiles=True),
     "plan": Command("dspine_jax.planning.cli", "what fits a GPU, and how fast it can be at best; needs no GPU"),
@@ -29,7 +30,9 @@ COMMANDS = {
 }
 
 # Packages that not every installation has, and the extra that brings them.
-EXTRAS = dict.fromkeys(("tokenizers", "fastapi", "jinja2", "prometheus_client", "pydantic", "uvicorn"), "serve")
+EXTRAS: dict[str, str] = dict.fromkeys(
+    ("tokenizers", "fastapi", "jinja2", "prometheus_client", "pydantic", "uvicorn"), "serve"
+)
 
 INTERRUPTED = 128 + 2  # what a shell reports for SIGINT
 CLOSED_PIPE = 128 + 13  # and for SIGPIPE

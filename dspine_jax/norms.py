@@ -1,4 +1,6 @@
-"""The normalisations of the two models. They differ in small ways that matter; see each docstring."""
+"""The normalisations of the models. They differ in small ways that matter; see each docstring."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +13,18 @@ def _normalise(x: Array, eps: float) -> Array:
 
 
 def rms_norm_one_plus(x: Float[Array, "... H"], weight: Float[Array, " H"], eps: float) -> Float[Array, "... H"]:
-    """Target norm: the stored weight is the offset from one; the product is taken in float32, then cast."""
+    """Norm of a `qwen3_5` target: the stored weight is the offset from one; the product is in float32, then cast."""
     return (_normalise(x, eps) * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
 
 
 def rms_norm(x: Float[Array, "... H"], weight: Float[Array, " H"], eps: float) -> Float[Array, "... H"]:
-    """Drafter norm: plain weight, applied after the cast to the input's dtype."""
+    """Norm of the drafter and of a `qwen3` target: plain weight, applied after the cast to the input's dtype."""
     return weight.astype(x.dtype) * _normalise(x, eps).astype(x.dtype)
+
+
+def target_norm(norms_are_offsets: bool) -> Callable[[Array, Array, float], Array]:
+    """The target's norm, by the meaning of its stored weights."""
+    return rms_norm_one_plus if norms_are_offsets else rms_norm
 
 
 def rms_norm_gated(

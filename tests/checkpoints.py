@@ -31,8 +31,10 @@ _NAMES = {
 }
 
 
-def target_tensors(config: TargetConfig = TARGET, seed: int = 1, prefix: str = "model.language_model.") -> Tensors:
+def target_tensors(config: TargetConfig = TARGET, seed: int = 1, prefix: str | None = None) -> Tensors:
     """A target's weights under the names and in the shapes of a Hugging Face export."""
+    if prefix is None:
+        prefix = "model." if config.model_type == "qwen3" else "model.language_model."
     return {
         (name if name == "lm_head.weight" else prefix + name): (
             np.asarray(value)[:, None] if name.endswith("conv1d.weight") else np.asarray(value)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dspine_jax.config import TargetConfig
-from tests.tiny import tiny_target_config
+from tests.tiny import tiny_plain_config, tiny_target_config
 
 ROWS = 160  # tokens of the longest run
 PREFIXES = (1, 2, 3, 63, 64, 65, 130)  # the states after so many tokens are recorded
@@ -19,11 +19,11 @@ GOLDEN_ROWS = (0, 1, 2, 15, 16, 17, 20, 21, 29, 62, 63, 64, 65, 96, 128, 129, 15
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A configuration with the rope sections that its checkpoint would name."""
+    """A configuration with the rope sections that its checkpoint would name, if any."""
 
     name: str
     config: TargetConfig
-    mrope_section: tuple[int, int, int]
+    mrope_section: tuple[int, int, int] | None
     seed: int
     chunks: tuple[int, ...]
     prefixes: tuple[int, ...] = (*PREFIXES, END)
@@ -32,6 +32,8 @@ class Case:
     def hf_config(self) -> dict[str, Any]:
         """The `config.json` mapping, with interleaved rope sections as multimodal checkpoints have them."""
         config = self.config.to_hf()
+        if self.mrope_section is None:
+            return config
         rope = config["rope_parameters"] | {
             "mrope_section": list(self.mrope_section),
             "mrope_interleaved": True,
@@ -107,4 +109,7 @@ BFLOAT16 = Case(
     prefixes=(130, END),
 )
 
-CASES = (PLAIN, ODD, WIDE_KEYS, BFLOAT16)
+# A plain `qwen3` model.
+DENSE = Case(name="dense", config=tiny_plain_config(), mrope_section=None, seed=4, chunks=(64,), prefixes=(END,))
+
+CASES = (PLAIN, ODD, WIDE_KEYS, BFLOAT16, DENSE)

@@ -32,6 +32,7 @@ def only_fault(config, generation_config=None):
 def test_every_value_of_the_released_config_is_read():
     config = TargetConfig.from_hf(TARGET)
     assert dataclasses.asdict(config) == {
+        "model_type": "qwen3_5_text",
         "hidden_size": 5120,
         "intermediate_size": 17408,
         "num_hidden_layers": 64,
@@ -55,6 +56,60 @@ def test_every_value_of_the_released_config_is_read():
         "dtype": "bfloat16",
     }
     assert config.rotary_dim == 64
+
+
+class TestPlainModels:
+    def test_every_value_of_the_released_config_is_read(self):
+        config = TargetConfig.from_hf(QWEN3_8B, {"eos_token_id": [151645, 151643]})
+        assert dataclasses.asdict(config) == {
+            "model_type": "qwen3",
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 36,
+            "layer_types": ("full_attention",) * 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 1.0,
+            "rms_norm_eps": 1e-6,
+            "attn_output_gate": False,
+            "linear_num_key_heads": 0,
+            "linear_num_value_heads": 0,
+            "linear_key_head_dim": 0,
+            "linear_value_head_dim": 0,
+            "linear_conv_kernel_dim": 0,
+            "vocab_size": 151936,
+            "max_position_embeddings": 40960,
+            "tie_word_embeddings": False,
+            "eos_token_ids": (151645, 151643),
+            "dtype": "bfloat16",
+        }
+        assert config.rotary_dim == 128 and not config.norms_are_offsets
+
+    def test_what_is_written_reads_the_same(self):
+        config = TargetConfig.from_hf(QWEN3_8B)
+        assert TargetConfig.from_hf(config.to_hf()) == config
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("use_sliding_window", True),
+            ("sliding_window", 4096),
+            ("attention_bias", True),
+            ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+            ("layer_types", ["linear_attention"] * 36),
+            ("layer_types", ["full_attention"] * 35),
+            ("attn_output_gate", True),
+            ("shiny", 1),
+        ],
+    )
+    def test_anything_else_is_refused(self, key, value):
+        assert key.split("_")[0] in only_fault(with_changes(QWEN3_8B, {key: value}))
+
+    def test_linear_layers_have_sizes(self):
+        with pytest.raises(ConfigError, match="layer_types: has linear_attention layers"):
+            dataclasses.replace(TargetConfig.from_hf(TARGET), linear_key_head_dim=0)
 
 
 def test_the_text_only_form_reads_the_same():
@@ -245,8 +300,8 @@ class TestRefusals:
         assert "head_dim: got 257" in only_fault(with_changes(TEXT_ONLY, changes))
 
     def test_another_architecture(self):
-        fault = only_fault(QWEN3_8B)
-        assert "qwen3_5" in fault and '"qwen3"' in fault
+        fault = only_fault(with_changes(QWEN3_8B, {"model_type": "qwen3_moe"}))
+        assert '"qwen3_5_text"' in fault and '"qwen3_moe"' in fault
 
     def test_a_wrapper_without_a_text_model(self):
         assert "text_config" in only_fault(with_changes(TARGET, {"text_config": DELETE}))

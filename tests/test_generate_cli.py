@@ -236,7 +236,12 @@ def test_one_token_has_no_speed(folders, capsys):
 def test_an_interrupt_ends_the_command_with_130(folders, monkeypatch, capsys):
     monkeypatch.setattr(generate_cli, "_show", lambda piece: signal.raise_signal(signal.SIGINT))
     monkeypatch.setattr(cli.importlib.import_module("dspine_jax.compile_cache"), "enable", lambda: None)
-    assert cli.main(["generate", str(folders.converted), PROMPT, "--max-new-tokens", str(COUNT)]) == 130
+    # A shell starts its background jobs with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert cli.main(["generate", str(folders.converted), PROMPT, "--max-new-tokens", str(COUNT)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "\ndspine: interrupted\n"
 
 

@@ -18,6 +18,7 @@ from dspine_jax.planning.pair import AbstractPair, positions, slots
 from dspine_jax.planning.programs import PROGRAMS, compile_programs, kernel_obstacle, lower
 from dspine_jax.planning.traffic import cycle, plain_step
 from tests import configs
+from tests.tiny import tiny_drafter_config
 
 NAMES = Path(__file__).parent / "golden" / "qwen3_8_27b_names.json.gz"
 FLOAT32 = ("A_log", "dt_bias", "linear_attn.norm.weight")
@@ -31,6 +32,7 @@ def pair():
 
 def test_presets_are_the_released_configurations():
     assert presets.read_target("qwen3.8-27b") == TargetConfig.from_hf(configs.TARGET)
+    assert presets.read_target("qwen3-8b") == TargetConfig.from_hf(configs.QWEN3_8B)
     assert presets.read_drafter("qwen3.8-27b-dspine-b16") == DrafterConfig.from_hf(configs.DRAFTER)
 
 
@@ -40,6 +42,21 @@ def test_target_weights_are_the_checkpoint_to_the_byte(pair):
     assert len(text) == len(pair.weights.target) == 851
     wanted = sum(math.prod(shape) * (4 if name.endswith(FLOAT32) else 2) for name, shape in text.items())
     assert weight_parts(pair)["target"] == wanted
+
+
+def test_a_plain_target_by_hand():
+    """8.19 billion parameters, as the model's card says, and nothing recurrent."""
+    target = presets.read_target("qwen3-8b")
+    hidden, inner = 4096, 12288
+    layer = 2 * hidden * 4096 + 2 * hidden * 1024 + 2 * 128 + 3 * hidden * inner + 2 * hidden
+    drafter = tiny_drafter_config(target, mask_token_id=5)
+    pair = AbstractPair.build(target, drafter)
+    assert weight_parts(pair)["target"] == 2 * (2 * 151936 * hidden + 36 * layer + hidden) == 2 * 8_190_735_360
+    state = state_parts(pair.state(2, 1000))
+    assert state["target_kv"] == 2 * 1024 * 36 * 2 * 8 * 128 * 2
+    assert state["gdn_states"] == state["gdn_records"] == state["conv_windows"] == 0
+    passed = plain_step(pair, 1, 1000)
+    assert passed.parts["gdn_states"] == 0 and passed.parts["target_kv"] == 36 * 1001 * 2 * 8 * 128 * 2
 
 
 def test_drafter_weights_by_hand(pair):

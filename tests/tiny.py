@@ -17,6 +17,7 @@ from dspine_jax.config import DrafterConfig, TargetConfig
 from dspine_jax.weights import abstract_drafter, abstract_target
 
 _TARGET = TargetConfig(
+    model_type="qwen3_5_text",
     hidden_size=40,
     intermediate_size=56,
     num_hidden_layers=4,
@@ -44,6 +45,22 @@ _TARGET = TargetConfig(
 def tiny_target_config(**overrides) -> TargetConfig:
     """Three gated delta layers and one of full attention; 40 wide, 96 tokens. Id 1 ends a text."""
     return dataclasses.replace(_TARGET, **overrides)
+
+
+def tiny_plain_config(**overrides) -> TargetConfig:
+    """The same sizes as a plain `qwen3` model: full attention everywhere, whole heads rotate, no gate."""
+    plain = {
+        "model_type": "qwen3",
+        "layer_types": ("full_attention",) * 4,
+        "partial_rotary_factor": 1.0,
+        "attn_output_gate": False,
+        "linear_num_key_heads": 0,
+        "linear_num_value_heads": 0,
+        "linear_key_head_dim": 0,
+        "linear_value_head_dim": 0,
+        "linear_conv_kernel_dim": 0,
+    }
+    return dataclasses.replace(_TARGET, **{**plain, **overrides})
 
 
 def tiny_drafter_config(target: TargetConfig, **overrides) -> DrafterConfig:
@@ -79,7 +96,8 @@ def tiny_drafter_config(target: TargetConfig, **overrides) -> DrafterConfig:
 
 def random_target(config: TargetConfig, seed: int) -> dict[str, jax.Array]:
     """Flat target weights in the config's dtype. Decays reach from nearly none to strong, as if trained."""
-    return _fill(abstract_target(config, jnp.dtype(config.dtype)), seed, norm_center=0.0)
+    center = 0.0 if config.norms_are_offsets else 1.0
+    return _fill(abstract_target(config, jnp.dtype(config.dtype)), seed, norm_center=center)
 
 
 def random_drafter(config: DrafterConfig, seed: int) -> dict[str, jax.Array]:

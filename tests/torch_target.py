@@ -1,4 +1,4 @@
-"""Runs transformers' `qwen3_5` on the cases of a job file. Needs torch; no other file imports this one.
+"""Runs transformers' `qwen3_5` and `qwen3` on the cases of a job file. Needs torch; no other file imports this one.
 
     python torch_target.py JOB.npz OUT.npz
 
@@ -17,16 +17,20 @@ import numpy as np
 import torch
 import transformers
 from transformers import DynamicCache
+from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+MODELS = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM)}
 
 # Kept in float32 whatever the model's dtype, as in published checkpoints.
 FLOAT32 = ("linear_attn.A_log", "linear_attn.dt_bias", "linear_attn.norm.weight")
 
 
-def build(config: dict, weights: dict[str, np.ndarray]) -> Qwen3_5ForCausalLM:
-    hf_config = Qwen3_5TextConfig(**config)
+def build(config: dict, weights: dict[str, np.ndarray]) -> torch.nn.Module:
+    make_config, make_model = MODELS[config["model_type"]]
+    hf_config = make_config(**config)
     hf_config._attn_implementation = "eager"
-    model = Qwen3_5ForCausalLM(hf_config).eval()
+    model = make_model(hf_config).eval()
     state = {}
     for name, value in weights.items():
         tensor = torch.from_numpy(value)

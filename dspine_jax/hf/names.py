@@ -1,4 +1,4 @@
-"""Which checkpoint tensor fills which parameter: the name tables of the two models, as data.
+"""Which checkpoint tensor fills which parameter: the name tables of the models, as data.
 
 A parameter's own name (the path in its module) is the checkpoint's name without a prefix, so a row says
 only what is not plain: how the stored array becomes the parameter, whether it may be FP8, and facts about
@@ -122,6 +122,24 @@ TARGET = NameTable(
         Ignored("model.visual.*", "the vision tower is not part of the text model"),
         ROTARY,
     ),
+)
+
+PLAIN_TARGET = NameTable(
+    model="target",
+    prefixes=("model.",),
+    top_level=frozenset({"lm_head.weight"}),
+    rows=(
+        Row("embed_tokens.weight"),
+        Row("norm.weight", note=PLAIN),
+        Row("lm_head.weight"),
+        Row("layers.N.input_layernorm.weight", note=PLAIN),
+        Row("layers.N.post_attention_layernorm.weight", note=PLAIN),
+        *_MLP,
+        *(Row(f"layers.N.self_attn.{part}_proj.weight", fp8=True) for part in "qkvo"),
+        Row("layers.N.self_attn.q_norm.weight", note=PLAIN),
+        Row("layers.N.self_attn.k_norm.weight", note=PLAIN),
+    ),
+    ignored=(ROTARY,),
 )
 
 TIED_HEAD = Ignored("lm_head.weight", "tie_word_embeddings is true: the head is the embedding")

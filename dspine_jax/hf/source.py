@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dspine_jax.config import BlockFp8, DrafterConfig, TargetConfig
+from dspine_jax.config.target import TEXT_MODEL_TYPE
 from dspine_jax.errors import WeightsError
 from dspine_jax.hf.folder import ModelFolder
-from dspine_jax.hf.names import DRAFTER, TARGET, TIED_HEAD, NameTable
+from dspine_jax.hf.names import DRAFTER, PLAIN_TARGET, TARGET, TIED_HEAD, NameTable
 from dspine_jax.hf.plan import Entry, Plan, resolve
 from dspine_jax.hf.transforms import read_entry
 from dspine_jax.weights import abstract_drafter, abstract_target
@@ -29,7 +30,9 @@ class Model[Config: (TargetConfig, DrafterConfig)]:
 
     @cached_property
     def table(self) -> NameTable:
-        return TARGET if isinstance(self.config, TargetConfig) else DRAFTER
+        if not isinstance(self.config, TargetConfig):
+            return DRAFTER
+        return TARGET if self.config.model_type == TEXT_MODEL_TYPE else PLAIN_TARGET
 
     @cached_property
     def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -48,7 +51,7 @@ class Model[Config: (TargetConfig, DrafterConfig)]:
             self.folder.tensors,
             broken=self.folder.broken,
             overrides=overrides,
-            fp8=BlockFp8.from_hf(self.folder.config) if self.table is TARGET else None,
+            fp8=BlockFp8.from_hf(self.folder.config) if isinstance(self.config, TargetConfig) else None,
             ignored=(TIED_HEAD,) if tied else (),
         )
 

@@ -12,8 +12,7 @@ FOLDER = Path(__file__).parents[1] / "assets" / "configs"
 
 # Released models that cannot be planned, and why.
 UNAVAILABLE = {
-    "qwen3-8b": "it is a plain qwen3 model, and only qwen3_5 targets can be run so far",
-    "qwen3-8b-dspine-b16": "its target Qwen3-8B is a plain qwen3 model, and only qwen3_5 targets can be run so far",
+    "qwen3-8b-dspine-b16": "its config.json does not ship with the project; give the path of the one beside its weights"
 }
 
 

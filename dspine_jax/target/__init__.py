@@ -1,4 +1,4 @@
-"""The target language model (`qwen3_5` text stack): gated delta nets and gated full attention."""
+"""The target language model (`qwen3_5` text stack or `qwen3`): gated delta nets and full attention."""
 
 from dspine_jax.target.model import Target
 

@@ -1,4 +1,4 @@
-"""Gated full attention of the target: per-head query and gate, partial rotary embedding, paged keys and values."""
+"""Full attention of the target, gated or not: partial rotary embedding, paged keys and values."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.config import TargetConfig
 from dspine_jax.layers import Linear, Scale
-from dspine_jax.norms import rms_norm_one_plus
+from dspine_jax.norms import target_norm
 from dspine_jax.rope import apply_rope
 from dspine_jax.target.rows import Rows
 from pallas_kernels.block_attention import paged_block_attention
@@ -16,7 +16,10 @@ from pallas_kernels.implementation import Implementation
 
 
 class Attention(nnx.Module):
-    """softmax(q k^T / sqrt(D)) v, times sigmoid(gate), through o_proj (transformers `Qwen3_5Attention`)."""
+    """softmax(q k^T / sqrt(D)) v, times sigmoid(gate) if there is one, through o_proj.
+
+    As transformers' `Qwen3_5Attention`, and without a gate `Qwen3Attention`.
+    """
 
     def __init__(self, config: TargetConfig, dtype: jnp.dtype, implementation: Implementation | None):
         self.config = config
@@ -41,8 +44,9 @@ class Attention(nnx.Module):
         q, gate = jnp.split(q, [cfg.head_dim], axis=-1)
         k = self.k_proj(x).reshape(*heads, cfg.head_dim)
         v = self.v_proj(x).reshape(*heads, cfg.head_dim)
-        q = rms_norm_one_plus(q, self.q_norm.weight[...], cfg.rms_norm_eps)
-        k = rms_norm_one_plus(k, self.k_norm.weight[...], cfg.rms_norm_eps)
+        norm = target_norm(cfg.norms_are_offsets)
+        q = norm(q, self.q_norm.weight[...], cfg.rms_norm_eps)
+        k = norm(k, self.k_norm.weight[...], cfg.rms_norm_eps)
         q = apply_rope(q, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
         k = apply_rope(k, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
 

@@ -12,7 +12,7 @@ from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.cache.target_cache import TargetCache
 from dspine_jax.config import TargetConfig
 from dspine_jax.layers import Embedding, GatedMLP, Linear, Scale
-from dspine_jax.norms import rms_norm_one_plus
+from dspine_jax.norms import target_norm
 from dspine_jax.target.attention import Attention
 from dspine_jax.target.gated_delta_net import GatedDeltaNet
 from dspine_jax.target.rows import Rows
@@ -35,18 +35,20 @@ class Layer(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T H"], rows: Rows, entry: PagedKV | GDNState, cache: TargetCache
     ) -> tuple[Float[Array, "B T H"], PagedKV | GDNState]:
-        eps = self.config.rms_norm_eps
-        normed = rms_norm_one_plus(x, self.input_layernorm.weight[...], eps)
+        norm, eps = target_norm(self.config.norms_are_offsets), self.config.rms_norm_eps
+        normed = norm(x, self.input_layernorm.weight[...], eps)
         if isinstance(entry, PagedKV):
             mixed, entry = self.self_attn(normed, rows, entry, cache.page_table)
         else:
             mixed, entry = self.linear_attn(normed, rows, entry, cache.pending)
         x = x + mixed
-        return x + self.mlp(rms_norm_one_plus(x, self.post_attention_layernorm.weight[...], eps)), entry
+        return x + self.mlp(norm(x, self.post_attention_layernorm.weight[...], eps)), entry
 
 
 class Target(nnx.Module):
-    """The text stack of `qwen3_5`. Parameter paths are the checkpoint's names without their prefix.
+    """The text stack of `qwen3_5`, or a plain `qwen3` model.
+
+    Parameter paths are the checkpoint's names without their prefix.
 
     `implementation` is what the operations of `pallas_kernels` run as; training needs "xla", which has gradients.
     """
@@ -80,7 +82,7 @@ class Target(nnx.Module):
             if index in taps:
                 features.append(x)
         cache = dataclasses.replace(cache, layers=tuple(entries), pending=jnp.zeros_like(cache.pending))
-        hidden = rms_norm_one_plus(x, self.norm.weight[...], self.config.rms_norm_eps)
+        hidden = target_norm(self.config.norms_are_offsets)(x, self.norm.weight[...], self.config.rms_norm_eps)
         tapped = jnp.concatenate(features, axis=-1) if features else x[..., :0]
         return hidden, tapped, cache
 

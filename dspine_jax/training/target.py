@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from dspine_jax.cache.target_cache import TargetCache
 from dspine_jax.config import TargetConfig
+from dspine_jax.config.target import TEXT_MODEL_TYPE
 from dspine_jax.target.rows import Rows
 from dspine_jax.training.initial import initial_weights
 from dspine_jax.training.log import TrainingLog
@@ -27,6 +28,7 @@ def target_config(recipe: Mapping[str, Any]) -> TargetConfig:
     vocab = recipe["corpus"]["vocab_size"]
     return TargetConfig(
         **facts,
+        model_type=TEXT_MODEL_TYPE,
         layer_types=tuple(
             "full_attention" if (i + 1) % interval == 0 else "linear_attention"
             for i in range(facts["num_hidden_layers"])

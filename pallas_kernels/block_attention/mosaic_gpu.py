@@ -37,6 +37,8 @@ HIDDEN = 2 * UNSEEN  # score of a position that is not visible: its weight is 0,
 GRID = ("slot", "head", "split")
 
 
+# Functions of their own for the compiler: the layers of a model trace and lower each kernel once.
+@functools.partial(jax.jit, static_argnames="tiles")
 def paged_block_attention_mosaic_gpu(
     q: Float[Array, "B T N D"],
     k_pages: Float[Array, "P page K D"],
@@ -51,6 +53,7 @@ def paged_block_attention_mosaic_gpu(
     return _attend(q, context, (k_pages, v_pages, page_table, start), kv_heads=k_pages.shape[2], tiles=tiles)
 
 
+@functools.partial(jax.jit, static_argnames=("window", "causal", "tiles"))
 def ring_block_attention_mosaic_gpu(
     q: Float[Array, "B T N D"],
     ring_k: Float[Array, "B R K D"],

@@ -1,0 +1,1 @@
+"""`python -m tests.soak`: many clients, good and bad ones, against one real server that is killed and started again."""

@@ -1,0 +1,3 @@
+from tests.soak.run import main
+
+raise SystemExit(main())
