@@ -96,7 +96,7 @@ $(DEMO_PAIR)/manifest.json: $(VENV)/.stamp $(wildcard $(PAIR)/*/*)
 
 .PHONY: serve
 serve: $(DEMO_PAIR)/manifest.json ## serve the bundled pair at http://127.0.0.1:8000, with a web page
-	$(BIN)/dspine serve --model $(DEMO_PAIR) $(SERVE)
+	$(BIN)/dspine serve $(DEMO_PAIR) $(SERVE)
 
 .PHONY: soak
 soak: $(VENV)/.stamp ## three minutes of clients, faults, a kill and a drain against a real server

@@ -82,4 +82,4 @@ if __name__ == "__main__":
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that its Ctrl-C reaches this process
     install(ScriptedEngine(json.loads(sys.argv[1])), setattr)
-    sys.exit(cli.main(["--model", str(ASSETS), *sys.argv[2:]]))
+    sys.exit(cli.main([str(ASSETS), *sys.argv[2:]]))

@@ -19,7 +19,7 @@ def run(monkeypatch, capsys):
         engine = ScriptedEngine(scripts)
         install(engine, monkeypatch.setattr)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode("utf-8", "surrogateescape"))))
-        status = cli.main(["--model", str(ASSETS), *arguments])
+        status = cli.main([str(ASSETS), *arguments])
         captured = capsys.readouterr()
         return engine, status, captured.out, captured.err.removeprefix(f"reading {ASSETS}\n")
 
@@ -121,10 +121,10 @@ def test_a_terminal_is_shown_no_control_characters_of_the_model(colours):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: --model"),
-        (["--model", "m", "--context", "0"], "0 is too small"),
-        (["--model", "m", "--temperature", "-1"], "temperature"),
-        (["--model", "m", "--think", "maybe"], "invalid choice"),
+        ([], "the following arguments are required: MODEL_DIR"),
+        (["m", "--context", "0"], "0 is too small"),
+        (["m", "--temperature", "-1"], "temperature"),
+        (["m", "--think", "maybe"], "invalid choice"),
     ],
 )
 def test_usage_errors(capsys, arguments, message):
@@ -135,8 +135,8 @@ def test_usage_errors(capsys, arguments, message):
 
 def test_faults_of_the_model(capsys, tmp_path):
     for folder, message in {tmp_path / "missing": "no such folder", ASSETS: "no converted folder"}.items():
-        assert cli.main(["--model", str(folder)]) == 1
+        assert cli.main([str(folder)]) == 1
         assert message in capsys.readouterr().err
     (tmp_path / "target").mkdir()
-    assert cli.main(["--model", str(tmp_path)]) == 1
+    assert cli.main([str(tmp_path)]) == 1
     assert "no chat template" in capsys.readouterr().err

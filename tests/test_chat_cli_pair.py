@@ -42,7 +42,7 @@ def plain(model, messages) -> str:
 def test_two_turns_equal_plain_decoding(model, monkeypatch, capsys):
     questions = ["def add(left, right):", "class Stack:"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(questions).encode())))
-    assert cli.main(["--model", str(model), "--think", "off", "--max-new-tokens", str(NEW)]) == 0
+    assert cli.main([str(model), "--think", "off", "--max-new-tokens", str(NEW)]) == 0
     captured = capsys.readouterr()
     messages: list[dict[str, str]] = []
     wanted = ""

@@ -225,7 +225,7 @@ def test_the_page_comes_with_rules_for_the_browser(folder, text, tmp_path, monke
 
 def parsed(*arguments: str, environment=None):
     parser = build_parser()
-    found = parser.parse_args(["--model", "m", *arguments])
+    found = parser.parse_args(["m", *arguments])
     return source_of(parser, found), sizes_of(parser, found), settings_of(parser, found, environment or {})
 
 
@@ -295,7 +295,7 @@ def test_the_command_sets_memory_first_serves_and_leaves_when_told(folder, tmp_p
     made.mkdir(parents=True)
     text.tokenizer.save(str(made / "tokenizer.json"))
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "--model", str(made.parent), "--port", "0", "--mem-fraction", "0.3"],
+        [sys.executable, "-c", COMMAND, str(made.parent), "--port", "0", "--mem-fraction", "0.3"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9", KEY_VARIABLE: "k3y"},
         stderr=subprocess.PIPE,

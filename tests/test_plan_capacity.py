@@ -41,6 +41,7 @@ def test_it_fits_to_the_byte(pair):
     assert Capacity(pair, gpu(enough), temporaries).need(4, 1008).fits
     assert not Capacity(pair, gpu(enough - 1), temporaries).need(4, 1008).fits
     assert dataclasses.replace(need, device=need.program + need.reserve).headroom == 0
+    assert Capacity(pair, gpu(enough), temporaries, 1).need(4, 1008).headroom == -1
 
 
 def test_search_finds_the_frontier(pair):

@@ -117,7 +117,7 @@ def test_too_large_a_plan_has_exit_status_1(capsys):
 def test_a_larger_share_of_the_memory_is_asked_for_when_needed(capsys):
     released = {"target": "qwen3.8-27b", "draft": "qwen3.8-27b-dspine-b16"}
     assert cli.main(arguments("--no-compile", gpu="h100-80gb", slots="1", context="60000", **released)) == 0
-    share = re.search(r"XLA_PYTHON_CLIENT_MEM_FRACTION=(0\.\d\d)", capsys.readouterr().out)
+    share = re.search(r"XLA_CLIENT_MEM_FRACTION=(0\.\d\d)", capsys.readouterr().out)
     assert share and 0.75 < float(share.group(1)) < 1
 
 
@@ -132,6 +132,7 @@ def test_dtype_and_chunk_are_passed_on(capsys, compiled):
         ({"slots": "0"}, "--slots is 0, wanted 1 to 256"),
         ({"slots": "257"}, "--slots is 257"),
         ({"slots": "two"}, "invalid int value: 'two'"),
+        ({"prefix-cache-bytes": "-1"}, "--prefix-cache-bytes is -1, wanted at least 0"),
         ({"chunk": "0"}, "--chunk is 0, wanted at least 1"),
         ({"context": "4097"}, "--context is 4097, wanted 2 to 4096, the target's max_position_embeddings"),
         ({"context": "1"}, "--context is 1"),

@@ -34,13 +34,14 @@ class Need:
     weights: int
     state: int
     temporaries: int
+    prefix_cache: int
     reserve: int
     device: int
 
     @property
     def program(self) -> int:
         """What XLA has to allocate."""
-        return self.weights + self.state + self.temporaries
+        return self.weights + self.state + self.temporaries + self.prefix_cache
 
     @property
     def headroom(self) -> int:
@@ -60,6 +61,7 @@ class Capacity:
     pair: AbstractPair
     gpu: GPU
     temporaries: Temporaries | None
+    prefix_cache_bytes: int = 0  # what a server keeps of earlier prompts
 
     def need(self, slots_wanted: int, context: int) -> Need:
         """Bytes for `slots_wanted` requests of `context` tokens."""
@@ -69,6 +71,7 @@ class Capacity:
             weights=bytes_of(self.pair.weights),
             state=bytes_of(state),
             temporaries=extra,
+            prefix_cache=self.prefix_cache_bytes,
             reserve=self.gpu.reserve_bytes,
             device=self.gpu.memory_bytes,
         )

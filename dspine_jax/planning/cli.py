@@ -42,6 +42,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", required=True, type=int, help="requests at the same time")
     parser.add_argument("--context", required=True, type=int, help="tokens of a request, prompt and answer together")
     parser.add_argument("--chunk", type=int, default=PREFILL_CHUNK, help="prompt tokens of a dispatch (%(default)s)")
+    parser.add_argument(
+        "--prefix-cache-bytes",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="what a server keeps of earlier prompts (%(default)s; `dspine serve` takes 4 GiB unless told otherwise)",
+    )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="default: what the target's config says")
     parser.add_argument("--retrieval", choices=("fp8", "direct"), default="fp8", help="of candidates (%(default)s)")
     parser.add_argument("--tail", choices=("direct", "table"), default="direct", help="(%(default)s)")
@@ -79,6 +86,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--slots is {arguments.slots}, wanted 1 to {MAX_BATCH}")
     if arguments.chunk < 1:
         raise ValueError(f"--chunk is {arguments.chunk}, wanted at least 1")
+    if arguments.prefix_cache_bytes < 0:
+        raise ValueError(f"--prefix-cache-bytes is {arguments.prefix_cache_bytes}, wanted at least 0")
     if arguments.plot and not arguments.search:
         raise ValueError("--plot draws what --search finds: add --search")
     if arguments.plot and not frontier_plot.available():
@@ -105,7 +114,7 @@ def _plan(arguments: argparse.Namespace) -> report.Plan:
         seconds = time.perf_counter() - start
         extra = max(program.extra_bytes for program in programs)
         temporaries = Temporaries(bytes=extra, slots=slots(state), positions=positions(state))
-    capacity = Capacity(pair=pair, gpu=gpu, temporaries=temporaries)
+    capacity = Capacity(pair, gpu, temporaries, arguments.prefix_cache_bytes)
     return report.Plan(
         request=report.Request(
             target=arguments.target,

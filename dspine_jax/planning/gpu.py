@@ -15,7 +15,7 @@ TENSOR_OPERATIONS = {9: 4096, 10: 8192}
 CONTEXT_BYTES = 2**30
 FRAGMENTATION = 0.02
 
-DEFAULT_SHARE = 0.75  # of the memory, which a JAX process takes if XLA_PYTHON_CLIENT_MEM_FRACTION says nothing else
+DEFAULT_SHARE = 0.75  # of the memory, which a JAX process takes if XLA_CLIENT_MEM_FRACTION says nothing else
 
 
 @dataclasses.dataclass(frozen=True)

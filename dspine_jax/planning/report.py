@@ -5,10 +5,11 @@ Keys of the JSON object (bytes are integers, seconds floats):
     gpu         name, model, memory_bytes, bandwidth_bytes_per_second, peak_operations_per_second (null: unknown)
     pair        target, draft as given; target_hash, draft_hash (equal for equal configurations); dtype, retrieval, tail
     request     slots, context, chunk as asked for; allocated_slots, positions_per_slot as rounded up
-    memory      weights {part: bytes}, state {part: bytes}, temporaries (null: not compiled), reserve, total, headroom
+    memory      weights {part: bytes}, state {part: bytes}, temporaries (null: not compiled), prefix_cache, reserve,
+              total, headroom
     fits        true or false; without compiled programs temporaries count as 0
     limits      largest_context (for these slots), most_slots (for this context); null: nothing fits
-    memory_share    the least XLA_PYTHON_CLIENT_MEM_FRACTION to run with
+    memory_share    the least XLA_CLIENT_MEM_FRACTION to run with
     cycle       the floor: parts {part: bytes}, bytes, operations, memory_seconds, arithmetic_seconds (null: unknown),
                 seconds (the larger of the two)
     plain_step  the same of one step of plain decoding
@@ -122,6 +123,7 @@ class Plan:
                 "weights": weight_parts(pair),
                 "state": state_parts(state),
                 "temporaries": need.temporaries if self.programs else None,
+                "prefix_cache": need.prefix_cache,
                 "reserve": need.reserve,
                 "total": need.program + need.reserve,
                 "headroom": need.headroom,
@@ -192,6 +194,8 @@ def _memory(plan: Plan, facts: dict[str, Any]) -> str:
     rows = [(LABELS[part], size) for part, size in (memory["weights"] | memory["state"]).items() if size]
     if memory["temporaries"] is not None:
         rows.append(("compiled programs' temporaries", memory["temporaries"]))
+    if memory["prefix_cache"]:
+        rows.append(("prefixes of earlier prompts", memory["prefix_cache"]))
     rows += [
         (f"reserve: 1 GiB for CUDA, {FRAGMENTATION:.0%} for gaps", memory["reserve"]),
         ("total", memory["total"]),
@@ -214,7 +218,7 @@ def _verdict(plan: Plan, facts: dict[str, Any]) -> str:
         lines.append(f"{smaller} tokens would need only half the positions")
     if facts["fits"] and plan.memory_share > DEFAULT_SHARE:
         lines.append(
-            f"Run with XLA_PYTHON_CLIENT_MEM_FRACTION={plan.memory_share:.2f} or more: without it JAX uses"
+            f"Run with XLA_CLIENT_MEM_FRACTION={plan.memory_share:.2f} or more: without it JAX uses"
             f" {DEFAULT_SHARE:.0%} of the memory."
         )
     return "\n".join(lines)

@@ -35,7 +35,7 @@ Lines from a pipe are messages, too: then standard output gets the answers alone
 
 exit status: 0 done; 1 the model cannot be used, or a message got no answer; 2 wrong usage; 130 interrupted
 
-example: dspine chat --model MODEL_DIR --temperature 0.7 --origins
+example: dspine chat MODEL_DIR --temperature 0.7 --origins
 """
 
 
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="converted folder")
+    parser.add_argument("model", type=Path, metavar="MODEL_DIR", help="converted folder")
     parser.add_argument("--dtype", choices=DTYPES, help="of weights and caches (default: the folder's own)")
     parser.add_argument(
         "--context",

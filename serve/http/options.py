@@ -28,7 +28,7 @@ EPILOG = """\
 exit status: 0 told to leave, and everything was finished or cut off after --drain-timeout; 1 the model cannot be
 used, or the port is taken; 2 wrong usage
 
-example: dspine serve --model MODEL_DIR --slots 8 --context 8192
+example: dspine serve MODEL_DIR --slots 8 --context 8192
 """
 
 _SIZES = {name: field.default for name, field in EngineConfig.__dataclass_fields__.items()}
@@ -42,10 +42,10 @@ def build_parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s (--model DIR | --target DIR --draft DIR) [OPTIONS]",
+        usage="%(prog)s (MODEL_DIR | --target DIR --draft DIR) [OPTIONS]",
     )
     what = parser.add_argument_group("model")
-    what.add_argument("--model", type=Path, metavar="DIR", help="converted folder")
+    what.add_argument("model", nargs="?", type=Path, metavar="MODEL_DIR", help="converted folder")
     what.add_argument("--target", type=Path, metavar="DIR", help="Hugging Face folder, used without conversion")
     what.add_argument("--draft", type=Path, metavar="DIR", help="Hugging Face folder of its drafter")
     what.add_argument("--name", help="what clients call the model (default: the folder's name)")
@@ -115,7 +115,7 @@ def source_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     if raw == 1:
         parser.error("--target and --draft belong together")
     if bool(raw) == (arguments.model is not None):
-        parser.error("wanted one model: --model, or --target and --draft")
+        parser.error("wanted one model: a converted folder, or --target and --draft")
     return Source(
         folder=arguments.model,
         target=arguments.target,

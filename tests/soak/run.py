@@ -58,7 +58,7 @@ def soak(folder: Path, *, seconds: float, clients: int, slots: int = 8, seed: in
     wanted = plain_answers(model)
     limits = {"--slots": slots, "--context": 256, "--chunk": 64, "--queue-limit": 4, "--queue-timeout": 30}
     limits |= {"--max-body": MAX_BODY, "--drain-timeout": 60}
-    server = ServerProcess(["--model", str(model), *(str(word) for item in limits.items() for word in item)])
+    server = ServerProcess([str(model), *(str(word) for item in limits.items() for word in item)])
     tally = Tally()
     seeds = [random.Random(f"{seed}/{i}").randrange(2**32) for i in range(clients)]
     threads = [threading.Thread(target=Client(server.url, "tiny", wanted, tally, each).run) for each in seeds]

@@ -12,14 +12,12 @@ from serve.text import Detokenizer, TextModel
 class AnswerText:
     """`feed` gives the text that may be shown; `take` the tokens whose text was shown.
 
-    A token whose text is held back, inside a character or in what may become a stop string, is kept until its text
-    comes, or until the end.
+    A token whose text is held back, in what may become a stop string, is kept until its text comes, or until the end.
+    One that completes no character is taken after the one before it.
     """
 
     def __init__(self, text: TextModel, hidden: Collection[int], stops: Sequence[str]):
-        self._text = text
         self._detokenizer = Detokenizer(text, hidden=hidden)
-        self._hidden = frozenset(hidden)
         self._stops = StopStrings(stops)
         self._made = 0  # characters that the detokenizer gave
         self._shown = 0  # of these, those that were shown
@@ -34,9 +32,7 @@ class AnswerText:
         """The text to show after this token."""
         piece = self._detokenizer.feed(facts.token)
         self._made += len(piece)
-        # A token inside a character waits for the character.
-        silent = facts.token in self._hidden or not self._text.bytes_of(facts.token)
-        self._kept.append((self._made + (not piece and not silent), dataclasses.replace(facts, text=piece)))
+        self._kept.append((self._made, dataclasses.replace(facts, text=piece)))
         return self._count(self._stops.feed(piece))
 
     def finish(self) -> str:
