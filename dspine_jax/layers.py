@@ -4,7 +4,6 @@ Dimension letters used everywhere: B batch, T rows of a chunk or block, S contex
 dimension, N query heads, K key/value heads, V vocabulary, C code width, M message width, L layers, F tap features.
 """
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -14,16 +13,10 @@ from pallas_kernels.projection import RowNorm, project_gated, project_norm, proj
 
 
 class Linear(nnx.Module):
-    """y = x W^T with the checkpoint's [out, in] weight and no bias."""
+    """The checkpoint's [out, in] weight of a projection without bias; `pallas_kernels.projection` multiplies by it."""
 
     def __init__(self, out_features: int, in_features: int, dtype: jnp.dtype):
         self.weight = nnx.Param(jnp.zeros((out_features, in_features), dtype))
-
-    def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
-        weight = self.weight[...]
-        # One flat row dimension: a product over two row dimensions makes the weight's gradient transpose its input.
-        y = jnp.einsum("ri,oi->ro", x.reshape(-1, x.shape[-1]), weight)
-        return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
 class Scale(nnx.Module):
@@ -70,8 +63,3 @@ class GatedMLP(nnx.Module):
 
     def _inner(self, x, implementation):
         return project_gated(x, self.gate_proj.weight[...], self.up_proj.weight[...], implementation=implementation)
-
-
-def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x sigmoid(x), computed in float32 and rounded once, as torch does; in x's dtype."""
-    return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)

@@ -30,9 +30,3 @@ def rms_norm_gated(
     x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + eps)
     y = weight * x.astype(gate.dtype).astype(jnp.float32)
     return (y * jax.nn.silu(gate.astype(jnp.float32))).astype(gate.dtype)
-
-
-def l2_norm(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
-    """Unit length in float32; 1e-6 is added to the sum of squares, so a zero vector stays zero."""
-    x = x.astype(jnp.float32)
-    return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True) + 1e-6)

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dspine_jax.norms import l2_norm, rms_norm, rms_norm_gated, rms_norm_one_plus
+from dspine_jax.norms import rms_norm, rms_norm_gated, rms_norm_one_plus
 from dspine_jax.rope import apply_rope
+from pallas_kernels.gated_delta import l2_norm
 from tests.tolerances import BF16_OP, FP32_OP, FP32_ROPE, FP32_SCORE, assert_close
 
 EPS = 1e-2  # large enough that a wrong place for it shows

@@ -63,6 +63,7 @@ DEVICE_KERNELS = {
     "gated_delta_prefill": FP32_OP,
     "tail_scores": FP32_OP,
     "bridge": BF16_OP,
+    "gated_delta_block": BF16_OP,
     "project": BF16_OP,
     "project_gated": BF16_OP,
     "project_norm": BF16_OP,

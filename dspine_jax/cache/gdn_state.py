@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gated_delta import Records
+from pallas_kernels.gated_delta import Records, take_rows
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["state", "records", "conv"], meta_fields=[])
@@ -50,20 +50,3 @@ class GDNState:
     def conv_window(self, pending: Int[Array, " B"], width: int) -> Float[Array, "B w channels"]:
         """The `width` inputs just before the next row, after `pending` recorded rows were accepted."""
         return take_rows(self.conv, pending, width)
-
-
-def take_rows(x: Float[Array, "B R ..."], start: Int[Array, " B"], count: int) -> Float[Array, "B count ..."]:
-    """Rows start .. start + count - 1 of each batch row."""
-    index = start[:, None] + jnp.arange(count)[None, :]
-    return jnp.take_along_axis(x, index.reshape(index.shape + (1,) * (x.ndim - 2)), axis=1)
-
-
-def pad_rows(x: Float[Array, "B T ..."], rows: int) -> Float[Array, "B R ..."]:
-    """Zero rows appended."""
-    return jnp.pad(x, [(0, 0), (0, rows - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
-
-
-def pad_records(records: Records, rows: int) -> Records:
-    """Zero rows appended so that a narrow block's records have a fixed width."""
-    deltas = jnp.pad(records.d, [(0, 0)] * 3 + [(0, rows - records.d.shape[-1])])
-    return Records(k=pad_rows(records.k, rows), d=deltas, g=pad_rows(records.g, rows))

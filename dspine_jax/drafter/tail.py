@@ -82,15 +82,16 @@ def table_scores(
 
 def greedy_chain(scores: Float[Array, "B T-1 k k"], candidates: Int[Array, "B T-1 k"]) -> Int[Array, "B T-1"]:
     """The chosen tokens; among equal scores the first candidate wins."""
-    best = jnp.argmax(scores, axis=-1)  # [B, T-1, k]: best receiver for every predecessor
-
-    def step(chosen, row):
-        chosen = jnp.take_along_axis(row, chosen[:, None], axis=1)[:, 0]
-        return chosen, chosen
-
-    start = jnp.zeros(scores.shape[0], best.dtype)
-    _, chosen = jax.lax.scan(step, start, jnp.moveaxis(best, 1, 0))
-    return jnp.take_along_axis(candidates, jnp.moveaxis(chosen, 0, 1)[..., None], axis=-1)[..., 0]
+    chain = jnp.argmax(scores, axis=-1)  # [B, T-1, k]: best receiver for every predecessor
+    # Row t's map follows that of row t-1, and so on from the first: maps of 1, 2, 4, .. rows are joined, in log2(T)
+    # steps instead of T.
+    start = jnp.broadcast_to(jnp.arange(chain.shape[2], dtype=chain.dtype), chain.shape)
+    span = 1
+    while span < chain.shape[1]:
+        before = jnp.concatenate([start[:, :span], chain[:, :-span]], axis=1)
+        chain = jnp.take_along_axis(chain, before, axis=-1)
+        span *= 2
+    return jnp.take_along_axis(candidates, chain[..., :1], axis=-1)[..., 0]
 
 
 def predecessors(anchor: Int[Array, " B"], candidates: Int[Array, "B T-1 k"]) -> Int[Array, "B T-1 k"]:

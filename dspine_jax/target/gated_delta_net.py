@@ -1,16 +1,22 @@
 """Gated delta net layer of the target: projections, short causal convolution, gates, recurrence, gated norm."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from dspine_jax.cache.gdn_state import GDNState, pad_records, pad_rows, take_rows
+from dspine_jax.cache.gdn_state import GDNState
 from dspine_jax.config import TargetConfig
-from dspine_jax.layers import Linear, Scale, silu
-from dspine_jax.norms import l2_norm, rms_norm_gated
+from dspine_jax.layers import Linear, Scale
+from dspine_jax.norms import rms_norm_gated
 from dspine_jax.target.rows import Rows
-from pallas_kernels.gated_delta import fold_records, gated_delta_prefill, gated_delta_replay
+from pallas_kernels.gated_delta import (
+    block_inputs,
+    fold_records,
+    gated_delta_block,
+    gated_delta_prefill,
+    pad_rows,
+    take_rows,
+)
 from pallas_kernels.implementation import Implementation
 from pallas_kernels.projection import RowNorm, project, project_norm
 
@@ -20,15 +26,6 @@ class Conv(nnx.Module):
 
     def __init__(self, channels: int, kernel: int, dtype: jnp.dtype):
         self.weight = nnx.Param(jnp.zeros((channels, kernel), dtype))
-
-    def __call__(self, x: Float[Array, "B T+w channels"]) -> Float[Array, "B T channels"]:
-        """`x` starts with the kernel - 1 rows before the first output row. Summed in float32, then rounded."""
-        weight = self.weight[...].astype(jnp.float32)
-        kernel = weight.shape[1]
-        rows = x.shape[1] - kernel + 1
-        wide = x.astype(jnp.float32)
-        first = wide[:, :rows] * weight[:, 0]
-        return sum((wide[:, i : i + rows] * weight[:, i] for i in range(1, kernel)), first).astype(x.dtype)
 
 
 class GatedDeltaNet(nnx.Module):
@@ -70,38 +67,33 @@ class GatedDeltaNet(nnx.Module):
         width = cfg.linear_conv_kernel_dim - 1
         inner = (self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a)
         mixed, z, b, a = project(x, [one.weight[...] for one in inner], implementation=implementation)
-        inputs = jnp.concatenate([cache.conv_window(pending, width), mixed], axis=1)
-        q, k, v = self._heads(silu(self.conv1d(inputs)))
-        g, beta = self._gates(a, b, rows)
-
-        record_rows = cache.records.g.shape[1]
+        weights = self.conv1d.weight[...], self.A_log[...], self.dt_bias[...]
+        key_heads = cfg.linear_num_key_heads
         if rows.commit:
+            inputs = jnp.concatenate([cache.conv_window(pending, width), mixed], axis=1)
+            read = block_inputs(
+                inputs, a, b, *weights, rows.valid, key_heads=key_heads, key_dim=cfg.linear_key_head_dim
+            )
             state = fold_records(cache.state, cache.records, pending)
-            o, state = gated_delta_prefill(q, k, v, g, beta, state, implementation=self.implementation)
-            conv = pad_rows(take_rows(inputs, rows.length, width), record_rows + width)
+            o, state = gated_delta_prefill(*read, state, implementation=self.implementation)
+            conv = pad_rows(take_rows(inputs, rows.length, width), cache.conv.shape[1])
             cache = GDNState(state=state, records=cache.records, conv=conv)
         else:
-            o, state, records = gated_delta_replay(
-                cache.state, cache.records, pending, q, k, v, g, beta, implementation=self.implementation
+            o, state, records, conv = gated_delta_block(
+                mixed,
+                a,
+                b,
+                *weights,
+                cache.state,
+                cache.records,
+                cache.conv,
+                pending,
+                rows.length,
+                key_heads=key_heads,
+                implementation=self.implementation,
             )
-            records = pad_records(records, record_rows)
-            cache = GDNState(state=state, records=records, conv=pad_rows(inputs, record_rows + width))
+            cache = GDNState(state=state, records=records, conv=conv)
 
         y = rms_norm_gated(o.astype(x.dtype), self.norm.weight[...], z.reshape(o.shape), cfg.rms_norm_eps)
         y, out = y.reshape(*x.shape[:2], -1), self.out_proj.weight[...]
         return *project_norm(y, out, residual, norm, implementation=implementation), cache
-
-    def _heads(self, mixed):
-        cfg = self.config
-        key_width = cfg.linear_num_key_heads * cfg.linear_key_head_dim
-        q, k, v = jnp.split(mixed, [key_width, 2 * key_width], axis=-1)
-        q, k = (l2_norm(x.reshape(*x.shape[:2], -1, cfg.linear_key_head_dim)) for x in (q, k))
-        v = v.reshape(*v.shape[:2], -1, cfg.linear_value_head_dim)
-        return q * cfg.linear_key_head_dim**-0.5, k, v.astype(jnp.float32)
-
-    def _gates(self, a, b, rows):
-        beta = jax.nn.sigmoid(b.astype(jnp.float32))
-        g = -jnp.exp(self.A_log[...]) * jax.nn.softplus(a.astype(jnp.float32) + self.dt_bias[...])
-        # A padding row must not decay the state or write to it.
-        valid = rows.valid[..., None]
-        return jnp.where(valid, g, 0.0), jnp.where(valid, beta, 0.0)

@@ -12,7 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, BFloat16, Float, Int
 
 from pallas_kernels.device import num_sms
 from pallas_kernels.gated_delta.mosaic_replay_body import (
@@ -94,40 +94,49 @@ def replay(
     tiles: Tiles | None = None,
 ) -> tuple[Float[Array, "B T Nv V"], Float[Array, "B Nv V K"], Records]:
     """`gated_delta_replay` of float32 arrays that have no `obstacles`."""
+    return _replay(tiles or chosen_tiles(state, k.shape[2]), state, records, accepted, q, k, v, g, beta)
+
+
+def chosen_tiles(state: Float[Array, "B Nv V K"], key_heads: int) -> Tiles:
+    """The measured tiles, or the heuristic's."""
     slots, value_heads, value_dim, _ = state.shape
-    if tiles is None:
-        sizes = slots, value_heads, k.shape[2], value_dim
-        tiles = tuned_tiles("gated_delta_replay", size_key(*sizes), default_tiles(*sizes, sms=num_sms()))
-    return _replay(tiles, state, records, accepted, q, k, v, g, beta)
+    sizes = slots, value_heads, key_heads, value_dim
+    return tuned_tiles("gated_delta_replay", size_key(*sizes), default_tiles(*sizes, sms=num_sms()))
 
 
 # A function of its own for the compiler: the layers of a model then trace and lower the kernel once.
 @functools.partial(jax.jit, static_argnums=0)
 def _replay(tiles: Tiles, state, records: Records, accepted, q, k, v, g, beta):
-    slots, value_heads, value_dim, _ = state.shape
-    rows, key_heads = q.shape[1:3]
+    rows = q.shape[1]
+    packed = pack_rows(k, q, pad(records.k, 1), accepted), pack_gates(g, beta, pad(records.g, 1), accepted)
+    # The kernel writes into these buffers: if the caller donates them, they are changed where they lie.
+    state_ref, deltas_ref = jax.new_ref(state), jax.new_ref(pad(records.d, 3))
+    o = launch(tiles, state_ref, deltas_ref, accepted, *packed, pad(v, 1))
+    d = jax.freeze(deltas_ref)
+    return o[:, :rows], jax.freeze(state_ref), Records(k=k, d=d[..., :rows], g=g)
+
+
+def launch(
+    tiles: Tiles,
+    state_ref,  # float32 [B, Nv, V, K], changed in place
+    deltas_ref,  # float32 [B, Nv, V, 16], the records' deltas, changed in place
+    accepted: Int[Array, " B"],
+    rows: BFloat16[Array, "B Nk 144 K"],
+    gates: Float[Array, "B Nv 4 32"],
+    values: Float[Array, "B 16 Nv V"],
+) -> Float[Array, "B 16 Nv V"]:
+    """The kernel over operands as `mosaic_replay_operands` describes them."""
+    slots, key_heads = rows.shape[:2]
+    value_heads, value_dim = values.shape[2:]
     group = value_heads // key_heads
 
     def gated_delta_replay(*refs, **scratch):  # the name that profilers show
         body(group, tiles.per_block, tiles.stages, *refs, **scratch)
 
-    # The kernel writes into this buffer: if the caller donates the state, it is changed where it lies.
-    state_ref = jax.new_ref(state)
-    o, d = plgpu.kernel(
+    return plgpu.kernel(
         gated_delta_replay,
-        out_type=(
-            jax.ShapeDtypeStruct((slots, BLOCK, value_heads, value_dim), jnp.float32),
-            jax.ShapeDtypeStruct((slots, value_heads, value_dim, BLOCK), jnp.float32),
-        ),
+        out_type=jax.ShapeDtypeStruct(values.shape, jnp.float32),
         grid=(slots, key_heads, group * (value_dim // TILE_V) // tiles.per_block),
         grid_names=("slot", "key_head", "part"),
         scratch_types=scratch_shapes(group, tiles.stages),
-    )(
-        state_ref,
-        accepted,
-        pack_rows(k, q, pad(records.k, 1), accepted),
-        pack_gates(g, beta, pad(records.g, 1), accepted),
-        pad(records.d, 3),
-        pad(v, 1),
-    )
-    return o[:, :rows], jax.freeze(state_ref), Records(k=k, d=d[..., :rows], g=g)
+    )(state_ref, accepted, rows, gates, deltas_ref, values)

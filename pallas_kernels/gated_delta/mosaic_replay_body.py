@@ -70,10 +70,9 @@ def body(
     accepted_g,  # [B]
     rows_g,  # [B, Nk, 144, K] bfloat16
     gates_g,  # [B, Nv, 4, 32]
-    deltas_g,  # [B, Nv, V, 16]
+    deltas_g,  # [B, Nv, V, 16], read and written
     values_g,  # [B, 16, Nv, V]
     out_g,  # [B, 16, Nv, V]
-    new_deltas_g,  # [B, Nv, V, 16]
     **scratch,
 ):
     """The whole kernel; `scratch` as in `scratch_shapes`."""
@@ -130,7 +129,7 @@ def body(
         smem.new_deltas_s[...] = new_deltas
         smem.out_s.T[...] = plgpu.layout_cast(out, plgpu.Layout.WGMMA_TRANSPOSED)
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(smem.new_deltas_s, new_deltas_g.at[slot, value_head, rows])
+        plgpu.copy_smem_to_gmem(smem.new_deltas_s, deltas_g.at[slot, value_head, rows])
         plgpu.copy_smem_to_gmem(smem.out_s, out_g.at[slot, :, value_head, rows])
 
         @pl.when(tile + stages < per_block)

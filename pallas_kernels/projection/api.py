@@ -162,7 +162,7 @@ def _tiles(kind: Kind, op: str, x, weights):
 
 
 def obstacles(x: Array, weights: Sequence[Array], *, pads: bool = False) -> list[str]:
-    """Why these arguments cannot go to the Mosaic GPU kernels. `pads`: narrow weights may have any number of outputs."""
+    """Why these arguments cannot go to the kernels. `pads`: narrow weights may have any number of outputs."""
     found = []
     for name, array in {"x": x, **{f"weight {i}": weight for i, weight in enumerate(weights)}}.items():
         if array.dtype != jnp.bfloat16:

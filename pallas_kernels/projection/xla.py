@@ -8,7 +8,10 @@ from pallas_kernels.projection.norm import RowNorm
 
 
 def project_xla(x: Float[Array, "T K"], weight: Float[Array, "O K"]) -> Float[Array, "T O"]:
-    """x W^T in x's dtype."""
+    """x W^T in x's dtype.
+
+    One flat row dimension: a product over two row dimensions makes the weight's gradient transpose its input.
+    """
     return jnp.einsum("ri,oi->ro", x, weight)
 
 

@@ -43,10 +43,24 @@ def _prefill(q, k, v, g, beta, state):
 
 
 def _replay(state, records, accepted, *rows):
-    half = jnp.full_like(accepted, records.g.shape[1] // 2)
-    # Any log decay is at most 0.
-    records = jax.tree.map(jnp.abs, records)
-    return state, type(records)(k=_unit(records.k), d=records.d, g=-records.g), half, *_gated_rows(*rows)
+    return state, _recorded(records), _half(accepted, records), *_gated_rows(*rows)
+
+
+def _block(caches, mixed, *others):
+    state, records, conv = caches
+    *others, accepted, length = others
+    near_one = mixed.shape[-1] ** 0.5
+    caches = state, _recorded(records), conv * near_one
+    return caches, mixed * near_one, *others, _half(accepted, records), jnp.full_like(length, mixed.shape[1])
+
+
+def _recorded(records):
+    """Any log decay is at most 0."""
+    return type(records)(k=_unit(records.k), d=records.d, g=-jnp.abs(records.g))
+
+
+def _half(accepted, records):
+    return jnp.full_like(accepted, records.g.shape[1] // 2)
 
 
 def _gated_rows(q, k, v, g, beta):
@@ -63,5 +77,6 @@ _SENSE: dict[str, Callable[..., tuple]] = {
     "project_gated": _gated,
     "retrieval": _retrieval,
     "gated_delta_prefill": _prefill,
+    "gated_delta_block": _block,
     "gated_delta_replay": _replay,
 }
