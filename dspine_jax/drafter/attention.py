@@ -1,6 +1,5 @@
 """Block attention of the drafter: rows of one block read the fused context and their own block."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -13,9 +12,6 @@ from dspine_jax.rope import apply_rope
 from pallas_kernels.block_attention import ring_block_attention
 from pallas_kernels.implementation import Implementation
 from pallas_kernels.projection import RowNorm, project, project_norm
-
-# A function of its own for the compiler: all layers of a kind trace and lower the kernel once.
-_attend = jax.jit(ring_block_attention, static_argnames=("window", "causal", "implementation"))
 
 
 class DraftAttention(nnx.Module):
@@ -59,7 +55,7 @@ class DraftAttention(nnx.Module):
         q = q.reshape(*x.shape[:2], -1, self.config.head_dim)
         q = self._rotate(rms_norm(q, self.q_norm.weight[...], self.config.rms_norm_eps), positions)
         k, v = self.key_value(k, v, positions)
-        o = _attend(
+        o = ring_block_attention(
             q,
             context.k,
             context.v,

@@ -15,9 +15,6 @@ from pallas_kernels.block_attention import paged_block_attention
 from pallas_kernels.implementation import Implementation
 from pallas_kernels.projection import RowNorm, project, project_norm
 
-# A function of its own for the compiler: all layers trace and lower the kernel once.
-_attend = jax.jit(paged_block_attention, static_argnames="implementation")
-
 
 class Attention(nnx.Module):
     """softmax(q k^T / sqrt(D)) v, times sigmoid(gate) if there is one, through o_proj.
@@ -65,7 +62,7 @@ class Attention(nnx.Module):
         k = apply_rope(k, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
 
         kv = kv.write(table, rows.positions, rows.valid, k, v)
-        o = _attend(q, kv.k, kv.v, table, rows.positions[:, 0], implementation=implementation)
+        o = paged_block_attention(q, kv.k, kv.v, table, rows.positions[:, 0], implementation=implementation)
         if cfg.attn_output_gate:
             o = o * jax.nn.sigmoid(gate)
         out = self.o_proj.weight[...]

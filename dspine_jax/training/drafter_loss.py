@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from dspine_jax.cache.draft_ring import DraftCache, DraftRing
 from dspine_jax.drafter import Drafter
 from pallas_kernels.block_attention import held_positions
+from pallas_kernels.projection import project
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,9 @@ def _contexts(drafter: Drafter, features: Float[Array, "B T F"], anchors: Int[Ar
     sequence = jnp.repeat(jnp.arange(batch), anchors.shape[1])[:, None]
     rings = []
     for layer in drafter.layers:
-        k, v = layer.self_attn.key_value(fused, positions)
+        attention = layer.self_attn
+        weights = attention.k_proj.weight[...], attention.v_proj.weight[...]
+        k, v = attention.key_value(*project(fused, weights, implementation="xla"), positions)
         ring = length if layer.self_attn.window is None else min(layer.self_attn.window, length)
         # A row that holds no position is invisible whatever it contains.
         row = jnp.maximum(held_positions(anchors.reshape(-1), ring), 0)
