@@ -75,7 +75,8 @@ def _contexts(drafter: Drafter, features: Float[Array, "B T F"], anchors: Int[Ar
     for layer in drafter.layers:
         attention = layer.self_attn
         weights = attention.k_proj.weight[...], attention.v_proj.weight[...]
-        k, v = attention.key_value(*project(fused, weights, implementation="xla"), positions)
+        k, v = project(fused, weights, implementation="xla")
+        k, v = attention.key_value(k, v, positions)
         ring = length if layer.self_attn.window is None else min(layer.self_attn.window, length)
         # A row that holds no position is invisible whatever it contains.
         row = jnp.maximum(held_positions(anchors.reshape(-1), ring), 0)
