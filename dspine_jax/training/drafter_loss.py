@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Int
 from dspine_jax.cache.draft_ring import DraftCache, DraftRing
 from dspine_jax.drafter import Drafter
 from pallas_kernels.block_attention import held_positions
-from pallas_kernels.projection import project
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +67,10 @@ def block_losses(
 def _contexts(drafter: Drafter, features: Float[Array, "B T F"], anchors: Int[Array, "B A"]) -> DraftCache:
     """The ring of each block, [B * A, R] rows, filled from its sequence as a loop at that anchor would have it."""
     batch, length, _ = features.shape
-    fused = drafter.fuse(features)
     positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
     sequence = jnp.repeat(jnp.arange(batch), anchors.shape[1])[:, None]
     rings = []
-    for layer in drafter.layers:
-        attention = layer.self_attn
-        weights = attention.k_proj.weight[...], attention.v_proj.weight[...]
-        k, v = project(fused, weights, implementation="xla")
-        k, v = attention.key_value(k, v, positions)
+    for layer, (k, v) in zip(drafter.layers, drafter.context(features, positions), strict=True):
         ring = length if layer.self_attn.window is None else min(layer.self_attn.window, length)
         # A row that holds no position is invisible whatever it contains.
         row = jnp.maximum(held_positions(anchors.reshape(-1), ring), 0)
