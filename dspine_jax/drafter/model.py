@@ -108,14 +108,21 @@ class Drafter(nnx.Module):
         cache: DraftCache,
     ) -> DraftCache:
         """Fuses target features once and stores every layer's keys and values of the valid rows."""
+        layers = [
+            ring.write(positions, valid, k, v)
+            for ring, (k, v) in zip(cache.layers, self.context(features, positions), strict=True)
+        ]
+        return DraftCache(layers=tuple(layers))
+
+    def context(
+        self, features: Float[Array, "B T F"], positions: Int[Array, "B T"]
+    ) -> list[tuple[Float[Array, "B T K D"], Float[Array, "B T K D"]]]:
+        """Keys and values of every layer for target features at these positions."""
         # All layers read the same rows.
         weights = [one.weight[...] for layer in self.layers for one in (layer.self_attn.k_proj, layer.self_attn.v_proj)]
         both = project(self.fuse(features), weights, implementation=self._for_rows(features))
-        layers = []
-        for layer, ring, k, v in zip(self.layers, cache.layers, both[::2], both[1::2], strict=True):
-            k, v = layer.self_attn.key_value(k, v, positions)
-            layers.append(ring.write(positions, valid, k, v))
-        return DraftCache(layers=tuple(layers))
+        pairs = zip(self.layers, both[::2], both[1::2], strict=True)
+        return [layer.self_attn.key_value(k, v, positions) for layer, k, v in pairs]
 
     def fuse(self, features: Float[Array, "B T F"]) -> Float[Array, "B T H"]:
         """C = RMSNorm(fc(features); hidden_norm); it does not pass through any input_layernorm."""

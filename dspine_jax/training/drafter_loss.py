@@ -67,12 +67,10 @@ def block_losses(
 def _contexts(drafter: Drafter, features: Float[Array, "B T F"], anchors: Int[Array, "B A"]) -> DraftCache:
     """The ring of each block, [B * A, R] rows, filled from its sequence as a loop at that anchor would have it."""
     batch, length, _ = features.shape
-    fused = drafter.fuse(features)
     positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
     sequence = jnp.repeat(jnp.arange(batch), anchors.shape[1])[:, None]
     rings = []
-    for layer in drafter.layers:
-        k, v = layer.self_attn.key_value(fused, positions)
+    for layer, (k, v) in zip(drafter.layers, drafter.context(features, positions), strict=True):
         ring = length if layer.self_attn.window is None else min(layer.self_attn.window, length)
         # A row that holds no position is invisible whatever it contains.
         row = jnp.maximum(held_positions(anchors.reshape(-1), ring), 0)
