@@ -245,3 +245,23 @@ class TestRefusals:
             dataclasses.replace(good, sliding_window=4)
         with pytest.raises(ConfigError, match="rope_theta"):
             dataclasses.replace(good, rope_theta=float("nan"))
+
+
+def test_the_form_that_specforge_writes():
+    """Other names of three fields, and what only training reads."""
+    section = OWN_FIELDS
+    theirs = DRAFTER | {
+        "architectures": ["DSpineDraftModel"],
+        "dflash_config": {name: section[name] for name in ("mask_token_id", "target_layer_ids")},
+        "dspine_config": {
+            "transfer_rank": section["transfer_dim"],
+            "message_size": section["message_dim"],
+            "top_k": section["head_topk"],
+            "ce_weight": 0.1,
+            "replacement_layers": 3,
+        },
+    }
+    assert DrafterConfig.from_hf(theirs) == DrafterConfig.from_hf(DRAFTER)
+    theirs["dspine_config"]["transfer_dim"] = 7
+    with pytest.raises(ConfigError, match="disagree"):
+        DrafterConfig.from_hf(theirs)

@@ -8,7 +8,7 @@ from dspine_jax.generate import generate, generate_plain
 from dspine_jax.hf.pair import read_pair_hf
 from dspine_jax.load import load
 from dspine_jax.pair import build_pair
-from tests.checkpoints import expected_flat, flat_equal, target_tensors, write_folder, write_pair
+from tests.checkpoints import drafter_tensors, expected_flat, flat_equal, target_tensors, write_folder, write_pair
 from tests.tiny import random_drafter, random_target, tiny_drafter_config, tiny_plain_config
 
 TARGET = tiny_plain_config()
@@ -31,6 +31,21 @@ def test_conversion(tmp_path):
     config, _, flat, _ = read_pair_hf(target=target, draft=draft)
     assert config == TARGET and flat_equal(flat, expected_flat(TARGET, 1))
     assert load(tmp_path / "out").target_config == TARGET
+
+
+def test_a_drafter_as_specforge_exports_it(tmp_path):
+    """Its names of the codes and the bias, float32 codes, and a flag that is no weight."""
+    renamed = {"injection.gate_bias": "injection.bias", "injection.codebook.weight": "transfer_codes"}
+    tensors = {renamed.get(name, name): value for name, value in drafter_tensors(DRAFTER).items()}
+    tensors["transfer_ready"] = np.array(True)
+    own = DRAFTER.to_hf()["dspine_config"]
+    names = {"transfer_dim": "transfer_rank", "message_dim": "message_size", "head_topk": "top_k"}
+    section = {names.get(name, name): value for name, value in own.items()}
+    config = DRAFTER.to_hf() | {"architectures": ["DSpineDraftModel"], "dspine_config": section}
+    draft = write_folder(tmp_path / "draft", config, tensors)
+    target, _ = write_pair(tmp_path, target=TARGET, drafter=DRAFTER)
+    _, got, _, flat = read_pair_hf(target=target, draft=draft)
+    assert got == DRAFTER and flat_equal(flat, expected_flat(DRAFTER, 2))
 
 
 def test_weights_of_the_other_architecture_are_refused(tmp_path, capsys):

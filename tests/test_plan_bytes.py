@@ -18,7 +18,6 @@ from dspine_jax.planning.pair import AbstractPair, positions, slots
 from dspine_jax.planning.programs import PROGRAMS, compile_programs, kernel_obstacle, lower
 from dspine_jax.planning.traffic import cycle, plain_step
 from tests import configs
-from tests.tiny import tiny_drafter_config
 
 NAMES = Path(__file__).parent / "golden" / "qwen3_8_27b_names.json.gz"
 FLOAT32 = ("A_log", "dt_bias", "linear_attn.norm.weight")
@@ -45,13 +44,16 @@ def test_target_weights_are_the_checkpoint_to_the_byte(pair):
 
 
 def test_a_plain_target_by_hand():
-    """8.19 billion parameters, as the model's card says, and nothing recurrent."""
+    """8.19 billion parameters, as the model's card says, and nothing recurrent; with its drafter."""
     target = presets.read_target("qwen3-8b")
     hidden, inner = 4096, 12288
     layer = 2 * hidden * 4096 + 2 * hidden * 1024 + 2 * 128 + 3 * hidden * inner + 2 * hidden
-    drafter = tiny_drafter_config(target, mask_token_id=5)
+    drafter = presets.read_drafter("qwen3-8b-dspine-b16")
     pair = AbstractPair.build(target, drafter)
     assert weight_parts(pair)["target"] == 2 * (2 * 151936 * hidden + 36 * layer + hidden) == 2 * 8_190_735_360
+    bridge = 5 * (1024 * hidden + hidden * 512) + 3 * 512 * 1024 + 512
+    assert weight_parts(pair)["drafter"] == 2 * (5 * hidden * hidden + 2 * hidden + 5 * layer + bridge)
+    assert weight_parts(pair)["codebook"] == 2 * 151936 * 1024
     state = state_parts(pair.state(2, 1000))
     assert state["target_kv"] == 2 * 1024 * 36 * 2 * 8 * 128 * 2
     assert state["gdn_states"] == state["gdn_records"] == state["conv_windows"] == 0

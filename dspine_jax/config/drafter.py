@@ -89,8 +89,24 @@ IGNORABLE: dict[str, str] = {
     "transformers_version": "records the writer of the file",
 }
 
+# What SpecForge, which trains these drafters, calls some of them in `dspine_config`.
+_SPECFORGE_NAMES = {"transfer_dim": "transfer_rank", "message_dim": "message_size", "head_topk": "top_k"}
+
 IGNORABLE_SECTION: dict[str, str] = {
     "mask_token": "mask_token_id says which row of the embedding is meant",
+    **dict.fromkeys(
+        (
+            "ce_weight",
+            "alignment_weight",
+            "alignment_warmup_steps",
+            "replacement_layers",
+            "replacement_probability",
+            "replacement_hold_ratio",
+            "replacement_end_ratio",
+            "candidate_mass_threshold",
+        ),
+        "belongs to the training loss",
+    ),
 }
 
 
@@ -229,7 +245,10 @@ def _read_attention(source: Source, num_hidden_layers: Any) -> dict[str, Any]:
 def _read_drafting(source: Source, num_hidden_layers: Any) -> dict[str, Any]:
     sections = [section for name in SECTIONS if (section := source.section(name)) is not None]
     levels = [*sections, source]
-    values = {name: agreed([(level, name) for level in levels], _FIELDS[name]) for name in _PLACED}
+    names = {name: (name, *(alias for ours, alias in _SPECFORGE_NAMES.items() if ours == name)) for name in _PLACED}
+    values = {
+        name: agreed([(level, key) for key in keys for level in levels], _FIELDS[name]) for name, keys in names.items()
+    }
     ids = agreed([(level, "target_layer_ids") for level in levels], INT_LIST, default=None)
     if ids is None:
         num_target_layers = values["num_target_layers"]

@@ -147,7 +147,13 @@ TIED_HEAD = Ignored("lm_head.weight", "tie_word_embeddings is true: the head is 
 DRAFTER = NameTable(
     model="drafter",
     prefixes=("model.",),
-    aliases={"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"},
+    aliases={
+        "encoder.fc.weight": "fc.weight",
+        "encoder.output_norm_enc.weight": "hidden_norm.weight",
+        # As SpecForge exports them.
+        "injection.bias": "injection.gate_bias",
+        "transfer_codes": "injection.codebook.weight",
+    },
     rows=(
         Row("fc.weight"),
         Row("hidden_norm.weight", note=PLAIN),
@@ -170,6 +176,7 @@ DRAFTER = NameTable(
         Ignored("embed_tokens.weight", "the drafter uses the target's embedding"),
         Ignored("model.embed_tokens.weight", "the drafter uses the target's embedding"),
         Ignored("lm_head.weight", "the drafter uses the target's head"),
+        Ignored("*transfer_ready", "a flag of training: whether the codes have been made"),
         ROTARY,
     ),
 )

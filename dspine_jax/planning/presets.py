@@ -10,11 +10,6 @@ from dspine_jax.json_file import read_json
 
 FOLDER = Path(__file__).parents[1] / "assets" / "configs"
 
-# Released models that cannot be planned, and why.
-UNAVAILABLE = {
-    "qwen3-8b-dspine-b16": "its config.json does not ship with the project; give the path of the one beside its weights"
-}
-
 
 def names() -> list[str]:
     """The configurations that ship with the project."""
@@ -24,7 +19,7 @@ def names() -> list[str]:
 def read_target(source: str) -> TargetConfig:
     """The target's configuration: a preset, a `config.json`, or a folder that holds one.
 
-    Raises ValueError for what is neither and for a preset that cannot be run, WeightsError for what is no JSON object,
+    Raises ValueError for what is neither, WeightsError for what is no JSON object,
     ConfigError for a configuration of another model.
     """
     path = _locate(source)
@@ -61,6 +56,4 @@ def _locate(source: str) -> Path:
         return path
     if source in names():
         return FOLDER / f"{source}.json"
-    if source in UNAVAILABLE:
-        raise ValueError(f"{source} cannot be planned: {UNAVAILABLE[source]}")
     raise ValueError(f"{source!r} is no file, no folder and no preset; the presets are {', '.join(names())}")
