@@ -112,11 +112,11 @@ device-check: ## on a machine with a GPU: losslessness there, and what a cycle c
 
 .PHONY: test
 test: $(VENV)/.stamp $(PEERS)/.stamp $(AOT)/.stamp ## run the whole test suite
-	@$(COMPILING) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TESTS)
+	@$(COMPILING) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 .PHONY: test-kernels
 test-kernels: $(VENV)/.stamp $(AOT)/.stamp ## run the tests of the GPU kernels alone
-	@$(COMPILING) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m kernels $(TESTS)
+	@$(COMPILING) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m kernels $(TESTS)
 
 .PHONY: kernels-report
 kernels-report: $(VENV)/.stamp $(AOT)/.stamp ## compile every GPU kernel at 27B sizes; write docs/kernels-report.md

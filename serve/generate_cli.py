@@ -25,7 +25,7 @@ from serve import report
 from serve.comparison import first_difference
 from serve.completion import Request, complete, warm_up
 from serve.prompt import read_prompt
-from serve.sampling_options import add_sampling, add_verification, params_of
+from serve.sampling_options import add_sampling, add_verification, params_of, positive
 from serve.text import TextError, TextModel
 
 DTYPES = ("bfloat16", "float32")
@@ -59,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument("--prompt-file", metavar="FILE", help="UTF-8 file that holds the prompt; - for stdin")
 
     run = parser.add_argument_group("generation")
-    run.add_argument("--max-new-tokens", type=_positive, default=256, metavar="N", help="default: %(default)s")
+    run.add_argument("--max-new-tokens", type=positive, default=256, metavar="N", help="default: %(default)s")
     run.add_argument(
         "--stop",
         action="append",
@@ -269,13 +269,3 @@ def _show(piece: str) -> None:
 
 def _ignore(piece: str) -> None:
     pass
-
-
-def _positive(value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"wanted a whole number, got {value!r}") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is too small, wanted at least 1")
-    return number

@@ -78,6 +78,17 @@ def width(value: str) -> Width:
     return "auto" if value == "auto" else _whole(value)
 
 
+def positive(value: str) -> int:
+    """For argparse: a whole number, at least 1."""
+    try:
+        number = int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wanted a whole number, got {value!r}") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too small, wanted at least 1")
+    return number
+
+
 def _bias(value: str) -> tuple[int, float]:
     token, _, number = value.partition("=")
     return _parse(int, token, value, "ID=X"), _parse(float, number, value, "ID=X")

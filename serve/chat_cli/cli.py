@@ -20,7 +20,7 @@ from serve.chat_cli.loop import chat
 from serve.chat_cli.screen import Screen
 from serve.chat_cli.session import Model, Session
 from serve.engine import Engine, EngineConfig
-from serve.sampling_options import METHODS, add_sampling, params_of
+from serve.sampling_options import METHODS, add_sampling, params_of, positive
 from serve.text import TextError, TextModel
 
 DTYPES = ("bfloat16", "float32")
@@ -51,12 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=DTYPES, help="of weights and caches (default: the folder's own)")
     parser.add_argument(
         "--context",
-        type=_positive,
+        type=positive,
         metavar="N",
         help=f"most tokens of the conversation (default: the model's, at most {DEFAULT_CONTEXT})",
     )
     parser.add_argument(
-        "--max-new-tokens", type=_positive, metavar="N", help="of one answer (default: what the context leaves)"
+        "--max-new-tokens", type=positive, metavar="N", help="of one answer (default: what the context leaves)"
     )
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument(
@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="accept sampled proposals one by one, or a block at once (default: %(default)s)",
     )
     drafting.add_argument(
-        "--verify-width", type=_positive, metavar="ROWS", help="rows that the target runs (default: the whole block)"
+        "--verify-width", type=positive, metavar="ROWS", help="rows that the target runs (default: the whole block)"
     )
     return parser
 
@@ -156,13 +156,3 @@ def _greet(arguments: argparse.Namespace, screen: Screen) -> None:
         screen.note("--origins needs a terminal with colours: the answers are shown without")
     if sys.stdin.isatty():
         screen.note("/help lists the commands, Ctrl-D leaves")
-
-
-def _positive(value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"wanted a whole number, got {value!r}") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is too small, wanted at least 1")
-    return number

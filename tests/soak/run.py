@@ -27,6 +27,7 @@ PROMPTS = [
     * 3,
 ]
 COUNTS = (1, 9, 40)
+Wanted = dict[tuple[str, int], Answer]  # by prompt and number of tokens
 
 
 def convert(folder: Path) -> Path:
@@ -37,7 +38,7 @@ def convert(folder: Path) -> Path:
     return out
 
 
-def plain_answers(model: Path) -> dict[tuple[str, int], Answer]:
+def plain_answers(model: Path) -> Wanted:
     """What plain decoding says to every prompt, for every number of tokens."""
     pair, text = load(model), TextModel.read(model / "target")
     stops = tuple(dict.fromkeys((*pair.target_config.eos_token_ids, *text.eos_token_ids)))
@@ -55,10 +56,15 @@ def plain_answers(model: Path) -> dict[tuple[str, int], Answer]:
 def soak(folder: Path, *, seconds: float, clients: int, slots: int = 8, seed: int = 0) -> dict:
     """Figures of the run; `faults` is empty if all went well."""
     model = convert(folder)
-    wanted = plain_answers(model)
     limits = {"--slots": slots, "--context": 256, "--chunk": 64, "--queue-limit": 4, "--queue-timeout": 30}
     limits |= {"--max-body": MAX_BODY, "--drain-timeout": 60}
-    server = ServerProcess([str(model), *(str(word) for item in limits.items() for word in item)])
+    arguments = [str(model), *(str(word) for item in limits.items() for word in item)]
+    wanted = plain_answers(model)
+    with ServerProcess(arguments) as server:
+        return _soak(server, wanted, seconds, clients, seed)
+
+
+def _soak(server: ServerProcess, wanted: Wanted, seconds: float, clients: int, seed: int) -> dict:
     tally = Tally()
     seeds = [random.Random(f"{seed}/{i}").randrange(2**32) for i in range(clients)]
     threads = [threading.Thread(target=Client(server.url, "tiny", wanted, tally, each).run) for each in seeds]
@@ -103,7 +109,7 @@ AT_REST = (
 )
 
 
-def _drain(server: ServerProcess, wanted: dict[tuple[str, int], Answer]) -> tuple[int, int]:
+def _drain(server: ServerProcess, wanted: Wanted) -> tuple[int, int]:
     """Tells the server to leave while it answers; its exit status and how many answers were not whole."""
     tally = Tally()
     client = Client(server.url, "tiny", wanted, tally, 1)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import httpx
 
@@ -23,6 +24,13 @@ class ServerProcess:
         self.port = 0
         self.log: list[dict] = []
         self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            self.kill()
 
     @property
     def url(self) -> str:
