@@ -85,6 +85,10 @@ def _soak(server: ServerProcess, wanted: Wanted, seconds: float, clients: int, s
     for thread in threads:
         thread.join()
     metrics = server.metrics()
+    deadline = time.monotonic() + 30
+    while any(metrics[name] for name in AT_REST) and time.monotonic() < deadline:
+        time.sleep(0.2)  # who left a moment ago may still have a slot
+        metrics = server.metrics()
     faults = list(tally.faults)
     faults += [f"{name} is {metrics[name]}, wanted 0" for name in AT_REST if metrics[name]]
     status, lost = _drain(server, wanted)
@@ -105,6 +109,7 @@ def _soak(server: ServerProcess, wanted: Wanted, seconds: float, clients: int, s
 AT_REST = (
     "dspine:num_requests_running",
     "dspine:num_requests_waiting",
+    "dspine:kv_cache_pages_in_use",
     'dspine:compilations_total{phase="serving"}',
 )
 
