@@ -63,6 +63,8 @@ def ask(
     `most_tokens` is the name of the field that limits the answer, and its value; None is the rest of the context.
     Raises ApiError, 400.
     """
+    if body.stream_options is not None and not body.stream:
+        raise refused("stream_options belongs to stream: true", "stream_options", "invalid_value")
     n = body.n or 1
     field = "messages" if hasattr(body, "messages") else "prompt"
     _check_choices(n, len(prompts), parts, max_choices)

@@ -63,8 +63,6 @@ async def chat(request: Request) -> Response:
 
 
 def _prepare(body: ChatRequest, parts: Parts, max_choices: int) -> tuple[str, Ask]:
-    if body.stream_options is not None and not body.stream:
-        raise refused("stream_options belongs to stream: true", "stream_options", "invalid_value")
     if body.top_logprobs is not None and not body.logprobs:
         raise refused("top_logprobs needs logprobs: true", "top_logprobs", "invalid_value")
     limits = ("max_completion_tokens", body.max_completion_tokens), ("max_tokens", body.max_tokens)

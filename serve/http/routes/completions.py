@@ -13,7 +13,6 @@ from serve.http.answer.text import AnswerText
 from serve.http.asking import Ask, ask, submit
 from serve.http.body import read_body
 from serve.http.description import takes
-from serve.http.errors import refused
 from serve.http.model import Parts
 from serve.http.routes.answering import respond
 from serve.http.routes.context import Context
@@ -55,8 +54,6 @@ async def completions(request: Request) -> Response:
 
 
 def _prepare(body: CompletionRequest, parts: Parts, max_choices: int) -> Ask:
-    if body.stream_options is not None and not body.stream:
-        raise refused("stream_options belongs to stream: true", "stream_options", "invalid_value")
     prompts = [encode(parts, prompt, "prompt") if isinstance(prompt, str) else prompt for prompt in body.prompts]
     return ask(
         body,
