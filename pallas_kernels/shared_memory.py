@@ -1,4 +1,4 @@
-"""Shared memory of a Hopper multiprocessor: how much there is, and the layout that wgmma and TMA agree on."""
+"""The layout of shared memory that the tensor cores and TMA agree on."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-SHARED_MEMORY_BYTES = 232_448  # that one block may have, compute capability 9.0
 LINES = 8  # of a tile: a TMA copy wants arrays of whole tiles
 
 

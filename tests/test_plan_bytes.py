@@ -156,6 +156,6 @@ def test_every_program_can_be_traced_for_a_gpu():
             lower("nothing", tiny, tiny.state(2, 200), gpu, chunk=48)
 
 
-def test_kernels_need_a_hopper_gpu():
+def test_kernels_run_on_hopper_and_blackwell():
     assert kernel_obstacle(abstract_gpu("h200")) is None
-    assert "NVIDIA B200" in str(kernel_obstacle(abstract_gpu("b200")))
+    assert kernel_obstacle(abstract_gpu("b200")) is None

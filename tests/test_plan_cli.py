@@ -136,7 +136,7 @@ def test_dtype_and_chunk_are_passed_on(capsys, compiled):
         ({"chunk": "0"}, "--chunk is 0, wanted at least 1"),
         ({"context": "4097"}, "--context is 4097, wanted 2 to 4096, the target's max_position_embeddings"),
         ({"context": "1"}, "--context is 1"),
-        ({"gpu": "h300"}, "the GPU is 'h300', wanted one of ['b200', 'h100-80gb', 'h200']"),
+        ({"gpu": "h300"}, "the GPU is 'h300', wanted one of ['b200', 'h100-80gb', 'h200', 'rtx-pro-6000']"),
         (
             {"target": "qwen9"},
             "'qwen9' is no file, no folder and no preset; the presets are qwen3-8b, qwen3-8b-",

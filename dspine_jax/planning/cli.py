@@ -36,7 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Arguments of `dspine plan`."""
     parser = _Parser(prog="dspine plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     config = f"a config.json, a folder that holds one, or one of {', '.join(presets.names())}"
-    parser.add_argument("--gpu", required=True, help="h100-80gb, h200, b200, or a file with XLA's GpuTargetConfig")
+    parser.add_argument(
+        "--gpu", required=True, help="h100-80gb, h200, b200, rtx-pro-6000, or a file with XLA's GpuTargetConfig"
+    )
     parser.add_argument("--target", required=True, metavar="CONFIG", help=config)
     parser.add_argument("--draft", required=True, metavar="CONFIG", help="likewise, the drafter's")
     parser.add_argument("--slots", required=True, type=int, help="requests at the same time")

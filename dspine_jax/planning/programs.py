@@ -13,7 +13,7 @@ from dspine_jax.deviceless import AbstractGPU
 from dspine_jax.loop import compiled
 from dspine_jax.loop.state import LoopState
 from dspine_jax.planning.pair import AbstractPair, slots
-from pallas_kernels.device import hopper_obstacle
+from pallas_kernels.device import gpu_obstacle
 
 PROGRAMS = ("prefill_chunk", "cycle", "loop")
 
@@ -78,7 +78,7 @@ def lower(name: str, pair: AbstractPair, state: LoopState, gpu: AbstractGPU, *, 
 def kernel_obstacle(gpu: AbstractGPU) -> str | None:
     """Why this project's GPU kernels cannot run there, so that XLA's forms are compiled; None if they can."""
     with gpu.current():
-        return hopper_obstacle()
+        return gpu_obstacle()
 
 
 def _compile(name: str, lowered: jax.stages.Lowered, lower_seconds: float) -> ProgramFacts:

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.block_attention.mosaic_gpu import paged_block_attention_mosaic_gpu, ring_block_attention_mosaic_gpu
 from pallas_kernels.block_attention.reference import paged_block_attention_reference, ring_block_attention_reference
-from pallas_kernels.block_attention.tiles import KEYS, MAX_ROWS, Geometry, Tiles, default_tiles, size_key
+from pallas_kernels.block_attention.tiles import MAX_ROWS, Geometry, Tiles, default_tiles, size_key
 from pallas_kernels.block_attention.xla import paged_block_attention_xla, ring_block_attention_xla
 from pallas_kernels.device import num_sms
 from pallas_kernels.implementation import Implementation, resolve
@@ -35,7 +35,7 @@ def paged_block_attention(
     if page_table.ndim != 2 or page_table.shape[0] != q.shape[0]:
         raise ValueError(f"page_table has shape {page_table.shape}, wanted one row of pages per slot: {q.shape[0]}")
     obstacles = _obstacles(q, (k_pages, v_pages), tiles)
-    keys = KEYS if tiles is None else tiles.keys
+    keys = (tiles or Tiles(splits=1)).keys
     if k_pages.shape[1] % keys:
         obstacles.append(f"a page has {k_pages.shape[1]} positions, wanted a multiple of {keys}")
     if {page_table.dtype, start.dtype} != {jnp.dtype(jnp.int32)}:

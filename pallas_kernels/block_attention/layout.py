@@ -12,7 +12,7 @@ from pallas_kernels.block_attention.tiles import Geometry
 from pallas_kernels.shared_memory import tile_transforms
 
 Ref = Any  # of an array in global or shared memory; the comments beside the names give its shape
-# What wgmma reads, for 2-byte elements.
+# What the tensor cores read, for 2-byte elements.
 SWIZZLE = tile_transforms(jnp.bfloat16, 128)
 TILE = plgpu.Layout.WGMMA  # registers of a [64, n] tile
 ROW = plgpu.Layout.WGMMA.reduce(1)  # registers of one number per row of it

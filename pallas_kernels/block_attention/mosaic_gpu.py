@@ -1,4 +1,4 @@
-"""Block attention on Hopper's tensor cores, the context split over many blocks of threads.
+"""Block attention on the tensor cores, the context split over many blocks of threads.
 
 One block serves one slot, one key/value head and one split of the slot's tiles. A producer warpgroup streams tiles of
 keys and values into a ring of shared memory; one or two consumer warpgroups hold 64 query rows each (query heads one
@@ -32,6 +32,8 @@ from pallas_kernels.block_attention.layout import (
     store_heads,
 )
 from pallas_kernels.block_attention.tiles import MAX_CONSUMERS, WARPGROUP_ROWS, Geometry, Tiles
+from pallas_kernels.matrix_unit import MatrixUnit, matrix_unit
+from pallas_kernels.shared_memory import tiled
 
 HIDDEN = 2 * UNSEEN  # score of a position that is not visible: its weight is 0, even in a row that has seen nothing
 GRID = ("slot", "head", "split")
@@ -87,8 +89,10 @@ def _attend(
     split = (tiles.splits, slots, kv_heads, geometry.consumers, WARPGROUP_ROWS)
     in_parts = [jax.ShapeDtypeStruct((*split, dim), q.dtype), jax.ShapeDtypeStruct(split, jnp.float32)]
 
+    unit = matrix_unit()
+
     def block_attention(*refs, **scratch):
-        _block(*refs, make_context=make_context, geometry=geometry, tiles=tiles, **scratch)
+        _block(unit, *refs, make_context=make_context, geometry=geometry, tiles=tiles, **scratch)
 
     kernel = plgpu.kernel(
         block_attention,
@@ -122,7 +126,7 @@ class Shared:
     v_full: Ref  # [s]
     k_empty: Ref  # [s]
     v_empty: Ref  # [s]
-    weights: Ref | None = None  # [c, 64, keys], only to accumulate "fresh"
+    weights: Ref | None = None  # [c, 64, keys], unless they stay in registers
 
     @staticmethod
     def types(geometry: Geometry, tiles: Tiles, dtype: Any) -> dict[str, Any]:
@@ -143,8 +147,9 @@ class Shared:
             "k_empty": plgpu.Barrier(num_arrivals=consumers, num_barriers=stages),
             "v_empty": plgpu.Barrier(num_arrivals=consumers, num_barriers=stages),
         }
-        if tiles.accumulate == "fresh":
-            types["weights"] = operand(consumers, WARPGROUP_ROWS, tiles.keys)
+        if tiles.stores_weights:
+            line = min(tiles.keys * jnp.dtype(dtype).itemsize, 128)
+            types["weights"] = tiled(dtype, line, consumers, WARPGROUP_ROWS, tiles.keys)
         return types
 
 
@@ -167,6 +172,7 @@ class Work:
 
 
 def _block(
+    unit: MatrixUnit,
     q_g: Ref,  # [B, T, N, D]
     operands_g: Sequence[Ref],  # of the context
     *results_g: Ref,  # [B, T, N, D]; or its parts [splits, B, K, c, 64, D] and their normalisers [splits, B, K, c, 64]
@@ -193,7 +199,7 @@ def _block(
         if scarce:
             plgpu.set_max_registers(232, action="increase")
         _load_queries(q_g.at[work.slot], work.head, warpgroup, shared, geometry)
-        output, normaliser = _consume(context, work, warpgroup, shared, geometry, tiles)
+        output, normaliser = _consume(unit, context, work, warpgroup, shared, geometry, tiles)
         _store(output, normaliser, results_g, work, warpgroup, shared, geometry)
 
 
@@ -242,7 +248,13 @@ def _load_queries(
 
 
 def _consume(
-    context: Context, work: Work, consumer: jax.Array, shared: Shared, geometry: Geometry, tiles: Tiles
+    unit: MatrixUnit,
+    context: Context,
+    work: Work,
+    consumer: jax.Array,
+    shared: Shared,
+    geometry: Geometry,
+    tiles: Tiles,
 ) -> tuple[jax.Array, jax.Array]:
     """Output [64, D] and base 2 logarithm of the weights' sum [64] over this block's tiles."""
     scale = math.log2(math.e) / math.sqrt(geometry.head_dim)
@@ -256,7 +268,7 @@ def _consume(
         stage = lax.rem(i, tiles.stages)
 
         plgpu.barrier_wait(shared.k_full.at[stage])
-        scores = _scores(shared.q.at[consumer], shared.k.at[stage], shape) * scale
+        scores = unit.multiply((shared.q.at[consumer], shared.k.at[stage].T)) * scale
         plgpu.barrier_arrive(shared.k_empty.at[stage])
 
         visible = context.visible(work.first + i, row, column)
@@ -270,10 +282,13 @@ def _consume(
         weights = weights.astype(shared.v.dtype)
         if shared.weights is not None:
             shared.weights[consumer] = weights
-            plgpu.commit_smem()  # ordinary stores become visible to wgmma, which reads as copies do
+            plgpu.commit_smem()  # ordinary stores become visible to the tensor cores
             weights = shared.weights.at[consumer]
         plgpu.barrier_wait(shared.v_full.at[stage])
-        output = _add_product(output, weights, shared.v.at[stage], tiles)
+        if tiles.accumulate == "in_place":
+            output = unit.add(output, weights, shared.v.at[stage])
+        else:
+            output = output + unit.multiply((weights, shared.v.at[stage]))
         plgpu.barrier_arrive(shared.v_empty.at[stage])
         return largest, total, output
 
@@ -287,32 +302,6 @@ def _consume(
     inverse = jnp.where(total > 0.0, 1.0 / total, 0.0)
     normaliser = jnp.where(total > 0.0, largest + jnp.log2(total), UNSEEN)
     return output * lax.broadcast_in_dim(inverse, output.shape, [0]), normaliser
-
-
-def _scores(q_s: Ref, k_s: Ref, shape: tuple[int, int]) -> jax.Array:
-    """q k^T; reading the accumulator awaits the product, so that the keys may be released."""
-
-    def product(accumulator):
-        plgpu.wgmma(accumulator, q_s, k_s.T)
-        return accumulator[...]
-
-    return pl.run_scoped(product, plgpu.WGMMAAccumulatorRef(shape, jnp.float32))
-
-
-def _add_product(output: jax.Array, weights: Any, v_s: Ref, tiles: Tiles) -> Any:
-    """output + weights v, awaited."""
-
-    def add(accumulator):
-        plgpu.wgmma(accumulator, weights, v_s)
-
-    def product(accumulator):
-        plgpu.wgmma(accumulator, weights, v_s)
-        return accumulator[...]
-
-    if tiles.accumulate == "in_place":
-        return pl.run_state(add)(plgpu.WGMMAAccumulatorRef.init(output))
-    rows, columns = output.shape
-    return output + pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((rows, columns), jnp.float32))
 
 
 def _store(

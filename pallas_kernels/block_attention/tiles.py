@@ -3,12 +3,13 @@
 import dataclasses
 from typing import Literal
 
-from pallas_kernels.shared_memory import SHARED_MEMORY_BYTES
+from pallas_kernels.device import architecture
 
-WARPGROUP_ROWS = 64  # rows of one wgmma: query rows of one consumer warpgroup
+WARPGROUP_ROWS = 64  # rows of one product: query rows of one consumer warpgroup
 MAX_CONSUMERS = 2  # a third would leave too few registers for a float32 output of 64 x 256
 MAX_ROWS = 16  # new rows per slot
-KEYS = 64  # one swizzled row of weights: the least that a tile of keys may have
+KEYS = 16  # the least that a tile of keys may have: the depth of one product
+WGMMA_KEYS = 64  # the same for wgmma: one swizzled row of weights
 MAX_KEYS = 128  # more scores than that leave no registers for the output
 RESERVED_BYTES = 1_024  # barriers and alignment
 
@@ -51,9 +52,10 @@ class Tiles:
 
     splits: int  # blocks that share the context of one slot and key/value head
     stages: int = 2  # tiles of keys, and of values, in flight
-    keys: int = KEYS  # positions per tile
-    # "in_place" keeps weights and output in registers. "fresh" passes the weights through shared memory and adds each
-    # product to the output: JAX's interpreter can run it, on a GPU it spills at head size 256.
+    keys: int = WGMMA_KEYS  # positions per tile
+    # "in_place" adds to the output in its registers; on Hopper it also keeps the weights there. "fresh" passes them
+    # through shared memory and makes each product apart: JAX's interpreter can run it, on a GPU it spills at head size
+    # 256. Without wgmma both are the same.
     accumulate: Literal["in_place", "fresh"] = "in_place"
 
     def obstacles(self, geometry: Geometry) -> list[str]:
@@ -61,18 +63,24 @@ class Tiles:
         found = []
         if self.splits < 1 or self.stages < 1:
             found.append(f"tiles have {self.splits} splits and {self.stages} stages, wanted at least one of each")
-        if self.keys % KEYS or not KEYS <= self.keys <= MAX_KEYS:
-            found.append(f"tiles have {self.keys} keys, wanted a multiple of {KEYS} up to {MAX_KEYS}")
-        if (needed := self.shared_memory_bytes(geometry)) > SHARED_MEMORY_BYTES:
-            found.append(f"tiles need {needed} bytes of shared memory, wanted at most {SHARED_MEMORY_BYTES}")
+        least = WGMMA_KEYS if architecture().products == "wgmma" else KEYS
+        if self.keys % least or not least <= self.keys <= MAX_KEYS:
+            found.append(f"tiles have {self.keys} keys, wanted a multiple of {least} up to {MAX_KEYS}")
+        if (needed := self.shared_memory_bytes(geometry)) > (most := architecture().shared_memory_bytes):
+            found.append(f"tiles need {needed} bytes of shared memory, wanted at most {most}")
         return found
+
+    @property
+    def stores_weights(self) -> bool:
+        """Whether the weights go to their product through shared memory."""
+        return self.accumulate == "fresh" or architecture().products != "wgmma"
 
     def shared_memory_bytes(self, geometry: Geometry) -> int:
         """What one block of threads needs, for 2-byte operands."""
         query_rows = geometry.consumers * WARPGROUP_ROWS
         queries = query_rows * geometry.head_dim * 2
         context = 2 * self.stages * self.keys * geometry.head_dim * 2
-        weights = query_rows * self.keys * 2 if self.accumulate == "fresh" else 0
+        weights = query_rows * self.keys * 2 if self.stores_weights else 0
         normalisers = query_rows * 4
         return queries + context + weights + normalisers + RESERVED_BYTES
 
@@ -83,9 +91,15 @@ def size_key(geometry: Geometry, *, slots: int, kv_heads: int) -> str:
 
 
 def default_tiles(geometry: Geometry, *, slots: int, kv_heads: int, sms: int) -> Tiles:
-    """Every multiprocessor has one block, and 64 KiB or more of the context are in flight for it."""
+    """Every multiprocessor has one block, and 64 KiB or more of the context are in flight for it, if that much fits."""
     splits = max(1, sms // (slots * kv_heads))
-    return Tiles(splits=splits, stages=2 if geometry.head_dim > 128 else 4)
+    deep = geometry.head_dim > 128
+    if architecture().products == "wgmma":
+        return Tiles(splits=splits, stages=2 if deep else 4)
+    # Keys lie in registers during their product: more of them would spill beside the output.
+    keys = 32 if deep else 64
+    tried = [Tiles(splits=splits, keys=n, stages=stages) for n in (keys, KEYS) for stages in (4, 3, 2, 1)]
+    return next((tiles for tiles in tried if not tiles.obstacles(geometry)), tried[-1])
 
 
 def candidate_tiles(geometry: Geometry, *, slots: int, kv_heads: int, sms: int) -> tuple[Tiles, ...]:
@@ -93,7 +107,7 @@ def candidate_tiles(geometry: Geometry, *, slots: int, kv_heads: int, sms: int) 
     default = default_tiles(geometry, slots=slots, kv_heads=kv_heads, sms=sms)
     tried = [default]
     if geometry.head_dim <= 128:
-        tried.append(dataclasses.replace(default, keys=2 * KEYS, stages=2))
+        tried.append(dataclasses.replace(default, keys=MAX_KEYS, stages=2))
     for splits in (default.splits // 2, default.splits * 2):
         tried.append(dataclasses.replace(default, splits=max(1, splits)))
     for stages in (default.stages - 1, default.stages + 1, default.stages + 2):

@@ -5,7 +5,7 @@
     message   m of a few units per block: G c, Gp c and A c side by side, the last two moved down by one row
     write     x' = x + r (m W^T) of a few columns of the residual per block
 
-Rows are the M operand of wgmma throughout, see skinny_matmul.
+Rows are the M operand of every product, see skinny_matmul.
 """
 
 import functools
@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.bridge.gates import BridgeGates
 from pallas_kernels.bridge.tiles import Tiles
+from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.skinny_matmul import BLOCK, operand, stream
 
 ROWS = plgpu.Layout.WGMMA.reduce(1)  # a vector over the rows of an accumulator
@@ -53,6 +54,7 @@ def readout_parts(x: Float[Array, "T H"], readout: Float[Array, "C H"], tiles: T
     (rows, hidden), codes = x.shape, len(readout)
     columns, shares, step = tiles.readout_columns, tiles.readout_splits, tiles.step
     steps = hidden // shares // step
+    unit = matrix_unit()
     stages, blocks = min(tiles.readout_stages, steps), pl.cdiv(tiles.rows, BLOCK)
 
     def kernel(x_g, readout_g, parts_g, x_s, readout_s, out_s, full):
@@ -67,7 +69,7 @@ def readout_parts(x: Float[Array, "T H"], readout: Float[Array, "C H"], tiles: T
         def operands(slot):
             return [[(x_s.at[slot, pl.ds(i * BLOCK, BLOCK)], readout_s.at[slot].T)] for i in range(blocks)]
 
-        sums = stream(load, operands, full, shapes=[columns] * blocks, steps=steps, stages=stages)
+        sums = stream(unit, load, operands, full, shapes=[columns] * blocks, steps=steps, stages=stages)
         for block, value in enumerate(sums):
             out_s[pl.ds(block * BLOCK, BLOCK)] = value
         _send(out_s.at[pl.ds(0, tiles.rows)], parts_g.at[share, here, codes_here])
@@ -138,6 +140,7 @@ def messages(codes: Float[Array, "T C"], gates: BridgeGates, *, block_rows: int,
     (rows, width), units = codes.shape, len(gates.gate_bias)
     columns, step = tiles.message_columns, tiles.step
     steps = width // step
+    unit = matrix_unit()
     stages, blocks = min(tiles.message_stages, steps), pl.cdiv(tiles.rows, BLOCK)
 
     def kernel(codes_g, receiver_g, predecessor_g, message_g, bias_g, m_g, codes_s, weights_s, moved_s, out_s, full):
@@ -166,7 +169,7 @@ def messages(codes: Float[Array, "T C"], gates: BridgeGates, *, block_rows: int,
         bias = plgpu.load(bias_g.at[units_here], layout=COLUMNS, optimized=False).astype(jnp.float32)
         bias = lax.broadcast_in_dim(bias, (BLOCK, columns), [1])
         row = plgpu.broadcasted_iota(jnp.int32, (BLOCK, columns), 0, layout=plgpu.Layout.WGMMA)
-        sums = stream(load, operands, full, shapes=[columns] * (3 * blocks), steps=steps, stages=stages)
+        sums = stream(unit, load, operands, full, shapes=[columns] * (3 * blocks), steps=steps, stages=stages)
         for block in range(blocks):
             receiver, predecessor, message = sums[3 * block : 3 * block + 3]
             gate = receiver + next_row(predecessor, 0) + bias
@@ -198,6 +201,7 @@ def write_rows(
     rows, (hidden, units) = len(x), write.shape
     columns, step = tiles.write_columns, tiles.step
     steps = units // step
+    unit = matrix_unit()
     stages, blocks = min(tiles.write_stages, steps), pl.cdiv(tiles.rows, BLOCK)
 
     def kernel(x_g, r_g, m_g, write_g, out_g, x_s, r_s, m_s, write_s, full, arrived):
@@ -215,7 +219,7 @@ def write_rows(
 
         plgpu.copy_gmem_to_smem(x_g.at[here, columns_here], x_s.at[valid], arrived)
         plgpu.copy_gmem_to_smem(r_g.at[here], r_s.at[valid], arrived)
-        sums = stream(load, operands, full, shapes=[columns] * blocks, steps=steps, stages=stages)
+        sums = stream(unit, load, operands, full, shapes=[columns] * blocks, steps=steps, stages=stages)
         plgpu.barrier_wait(arrived)
         for block, update in enumerate(sums):
             part = pl.ds(block * BLOCK, BLOCK)

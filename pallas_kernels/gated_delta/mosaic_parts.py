@@ -9,10 +9,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
 from pallas_kernels.bf16_parts import TERMS, split
+from pallas_kernels.matrix_unit import MatrixUnit
 from pallas_kernels.shared_memory import tiled
 
 Ref = Any  # of shared memory, inside a kernel
-ROWS = 64  # of one wgmma, and of every left factor
+ROWS = 64  # of every left factor
 
 
 def matrix(swizzle: int, *shape: int):
@@ -27,15 +28,9 @@ def write_parts(x: Float[Array, "ROWS N"], part: Callable[[int], Ref]) -> None:
     plgpu.commit_smem()
 
 
-def product(left: Callable[[int], Ref], right: Callable[[int], Ref], columns: int) -> Float[Array, "ROWS columns"]:
+def product(unit: MatrixUnit, left: Callable[[int], Ref], right: Callable[[int], Ref]) -> Float[Array, "ROWS columns"]:
     """left @ right in float32; each is given by its parts."""
-
-    def accumulate(acc):
-        for i, j in TERMS:
-            plgpu.wgmma(acc, left(i), right(j))
-        return acc[...]  # waits for all of them
-
-    return pl.run_scoped(accumulate, plgpu.WGMMAAccumulatorRef((ROWS, columns), jnp.float32))
+    return unit.multiply(*[(left(i), right(j)) for i, j in TERMS])
 
 
 def stacked(ref: Ref, rows: int, used: int | None = None) -> Callable[[int], Ref]:

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels.device import architecture
 from pallas_kernels.gated_delta import mosaic_prefill_prepare, mosaic_prefill_walk
 from pallas_kernels.gated_delta.mosaic_parts import ROWS
 from pallas_kernels.gated_delta.mosaic_prefill_operands import chunk_gates, pad_rows
-from pallas_kernels.shared_memory import SHARED_MEMORY_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ def default_tiles(key_dim: int, repeat: int) -> Tiles:
 def candidate_tiles(key_dim: int, repeat: int) -> tuple[Tiles, ...]:
     """What is worth measuring on a device, the likely best first."""
     every = [Tiles(stages, warpgroups) for stages in (2, 3, 4) for warpgroups in (3, 2, 1) if repeat % warpgroups == 0]
-    return tuple(tiles for tiles in every if _shared_memory_bytes(tiles, key_dim) <= SHARED_MEMORY_BYTES)
+    return tuple(tiles for tiles in every if _shared_memory_bytes(tiles, key_dim) <= architecture().shared_memory_bytes)
 
 
 def obstacles(q, k, v, g, beta, state, *, tiles: Tiles | None = None) -> list[str]:
@@ -47,6 +47,9 @@ def obstacles(q, k, v, g, beta, state, *, tiles: Tiles | None = None) -> list[st
         found.append(f"the value head dim is {value_dim}, wanted a multiple of {ROWS}")
     if not v.shape[1]:
         found.append("there are no rows")
+    if not found and tiles is None and not candidate_tiles(key_dim, repeat):
+        most = architecture().shared_memory_bytes
+        found.append(f"two chunks of key head dim {key_dim} take more than {most} bytes of shared memory")
     if tiles is not None:
         if tiles.stages < 2:
             found.append(f"tiles.stages is {tiles.stages}, wanted 2 or more")
@@ -55,8 +58,8 @@ def obstacles(q, k, v, g, beta, state, *, tiles: Tiles | None = None) -> list[st
                 f"tiles.warpgroups is {tiles.warpgroups}, wanted a divisor of {repeat} value heads per key head"
             )
         needed = _shared_memory_bytes(tiles, key_dim)
-        if needed > SHARED_MEMORY_BYTES:
-            found.append(f"the tiles need {needed} bytes of shared memory, there are {SHARED_MEMORY_BYTES}")
+        if needed > (most := architecture().shared_memory_bytes):
+            found.append(f"the tiles need {needed} bytes of shared memory, there are {most}")
     return found
 
 

@@ -30,6 +30,7 @@ from pallas_kernels.gated_delta.mosaic_prefill_operands import (
     WEIGHT,
     ChunkOperands,
 )
+from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.shared_memory import tiled
 
 TILE = plgpu.Layout.WGMMA
@@ -72,6 +73,7 @@ def prepare(
     value_heads = gates.shape[1]
     chunks, repeat = rows // CHUNK, value_heads // key_heads
     turns = repeat // warpgroups
+    unit = matrix_unit()
 
     def gated_delta_prefill_prepare(q, k, gates, keys_queries, mixers, shared: _Shared):
         slot, key_head, chunk = (lax.axis_index(name) for name in ("slot", "key_head", "chunk"))
@@ -95,7 +97,7 @@ def prepare(
             # TMA may overwrite the last head's gates: `write_parts` has fenced the reads of them.
             plgpu.copy_gmem_to_smem(gates.at[slot, head, chunk], own_gates, own_loaded)
             plgpu.barrier_wait(own_loaded)
-            mixer = _mixer(_gram(shared.parts), own_gates, shared.coefficients.at[warpgroup])
+            mixer = _mixer(_gram(unit, shared.parts), own_gates, shared.coefficients.at[warpgroup])
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last head's mixer has left
             write_parts(mixer, lambda part: shared.mixer.at[warpgroup, part])
             for part in range(PARTS):
@@ -132,9 +134,9 @@ def prepare(
     return ChunkOperands(keys_queries, mixers)
 
 
-def _gram(parts):
+def _gram(unit, parts):
     """Products of all keys (rows; those of queries are of no use) with all keys and queries (columns)."""
-    return product(stacked(parts, BOTH), transposed(stacked(parts, BOTH)), BOTH)
+    return product(unit, stacked(parts, BOTH), transposed(stacked(parts, BOTH)))
 
 
 def _mixer(gram, gates, coefficients):

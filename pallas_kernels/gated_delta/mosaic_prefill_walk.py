@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.bf16_parts import PARTS
 from pallas_kernels.gated_delta.mosaic_parts import ROWS, matrix, product, stacked, transposed, write_parts
 from pallas_kernels.gated_delta.mosaic_prefill_operands import CHUNK, RETAIN, ChunkOperands
+from pallas_kernels.matrix_unit import MatrixUnit, matrix_unit
 from pallas_kernels.shared_memory import tiled
 
 TILE = plgpu.Layout.WGMMA
@@ -63,6 +64,7 @@ def walk(
     """Outputs of all rows and the state after them."""
     batch, value_heads, value_dim, key_dim = state.shape
     chunks = gates.shape[2]
+    unit = matrix_unit()
     repeat = value_heads // operands.keys_queries.shape[1]
 
     def gated_delta_prefill_walk(operands: Any, gates, v, state_in, o, state_out, shared: _Shared):
@@ -85,10 +87,10 @@ def walk(
         def step(chunk, state):
             stage = lax.rem(chunk, stages)
             plgpu.barrier_wait(shared.loaded.at[stage])
-            deltas, output = _read(shared, stage, state)
+            deltas, output = _read(unit, shared, stage, state)
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last outputs have left
             shared.o.T[...] = plgpu.layout_cast(output, TRANSPOSED)
-            state = _update(shared, stage, state, deltas)
+            state = _update(unit, shared, stage, state, deltas)
             # `_update` has made all writes to shared memory visible to TMA, and all reads of this stage are over.
             plgpu.copy_smem_to_gmem(shared.o, of_chunk(o, chunk))
 
@@ -128,29 +130,29 @@ def walk(
     )(operands, gates, v, state)
 
 
-def _read(shared: _Shared, stage, state):
+def _read(unit: MatrixUnit, shared: _Shared, stage, state):
     """Weighted deltas and outputs [64, C] of a chunk, from the pieces of the state before it."""
     for index, piece in enumerate(state):
         columns = pl.ds(index * PIECE, PIECE)
         write_parts(piece, lambda part, columns=columns: shared.state_parts.at[part, :, columns])
     pairs = product(
-        lambda part: shared.state_parts.at[part], transposed(stacked(shared.keys_queries.at[stage], BOTH)), BOTH
+        unit, lambda part: shared.state_parts.at[part], transposed(stacked(shared.keys_queries.at[stage], BOTH))
     )
     retain = plgpu.load(shared.retain.at[stage, pl.ds(0, CHUNK)], layout=TILE.reduce(0), optimized=False)
     retain = lax.broadcast_in_dim(retain, (ROWS, CHUNK), [1])
     v = plgpu.layout_cast(plgpu.load(shared.v.at[stage].T, layout=TRANSPOSED), TILE)
     # The sign goes to the decay: that of an accumulator is moved above the wait for it, which serialises every wgmma.
     write_parts(v + (-retain) * pairs[:, :CHUNK], lambda part: shared.row_parts.at[part])
-    mixed = product(lambda part: shared.row_parts.at[part], stacked(shared.mixer.at[stage], CHUNK), BOTH)
+    mixed = product(unit, lambda part: shared.row_parts.at[part], stacked(shared.mixer.at[stage], CHUNK))
     return mixed[:, :CHUNK], retain * pairs[:, CHUNK:] + mixed[:, CHUNK:]
 
 
-def _update(shared: _Shared, stage, state, deltas):
+def _update(unit: MatrixUnit, shared: _Shared, stage, state, deltas):
     """The pieces of the state after a chunk."""
     retained = shared.retain[stage, CHUNK - 1]
     write_parts(deltas, lambda part: shared.row_parts.at[part])
     keys = [shared.keys_queries.at[stage, :, pl.ds(index * PIECE, PIECE)] for index in range(len(state))]
     return tuple(
-        retained * piece + product(lambda part: shared.row_parts.at[part], stacked(k, BOTH, CHUNK), PIECE)
+        retained * piece + product(unit, lambda part: shared.row_parts.at[part], stacked(k, BOTH, CHUNK))
         for piece, k in zip(state, keys, strict=True)
     )

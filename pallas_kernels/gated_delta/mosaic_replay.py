@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, BFloat16, Float, Int
 
-from pallas_kernels.device import num_sms
+from pallas_kernels.device import architecture, num_sms
 from pallas_kernels.gated_delta.mosaic_replay_body import (
     KEY_DIM,
     TILE_V,
@@ -24,7 +24,7 @@ from pallas_kernels.gated_delta.mosaic_replay_body import (
 )
 from pallas_kernels.gated_delta.mosaic_replay_operands import BLOCK, pack_gates, pack_rows, pad
 from pallas_kernels.gated_delta.records import Records
-from pallas_kernels.shared_memory import SHARED_MEMORY_BYTES
+from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.tuning import tuned_tiles
 
 
@@ -76,8 +76,8 @@ def obstacles(
     if tiles and (tiles.per_block < 1 or total % tiles.per_block or tiles.stages not in (1, 2)):
         found.append(f"{tiles}, wanted per_block to divide {total} and 1 or 2 stages")
     need = shared_memory_bytes(group, stages=2)
-    if need > SHARED_MEMORY_BYTES:
-        found.append(f"{group} value heads per key head take {need} bytes of {SHARED_MEMORY_BYTES} shared memory")
+    if need > (most := architecture().shared_memory_bytes):
+        found.append(f"{group} value heads per key head take {need} bytes of {most} shared memory")
     return found
 
 
@@ -129,9 +129,10 @@ def launch(
     slots, key_heads = rows.shape[:2]
     value_heads, value_dim = values.shape[2:]
     group = value_heads // key_heads
+    unit = matrix_unit()
 
     def gated_delta_replay(*refs, **scratch):  # the name that profilers show
-        body(group, tiles.per_block, tiles.stages, *refs, **scratch)
+        body(unit, group, tiles.per_block, tiles.stages, *refs, **scratch)
 
     return plgpu.kernel(
         gated_delta_replay,

@@ -16,9 +16,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.bf16_parts import PARTS
 from pallas_kernels.gated_delta.mosaic_parts import ROWS, matrix, product, stacked, transposed, write_parts
 from pallas_kernels.gated_delta.mosaic_replay_operands import BLOCK, DECAY, FACTOR, GATES, HIGH, LOW
+from pallas_kernels.matrix_unit import MatrixUnit
 from pallas_kernels.shared_memory import tiled
 
-TILE_V = ROWS  # of one warpgroup matrix product
+TILE_V = ROWS  # of one product
 KEY_DIM = 128
 PAIRS = 2 * BLOCK  # a block's keys, then its queries
 
@@ -63,6 +64,7 @@ def shared_memory_bytes(group: int, stages: int) -> int:
 
 
 def body(
+    unit: MatrixUnit,
     group: int,
     per_block: int,  # tiles that the block walks over
     stages: int,
@@ -104,7 +106,7 @@ def body(
     for tile in range(min(stages, per_block)):
         load(jnp.int32(tile))
     plgpu.barrier_wait(smem.head_loaded)
-    smem.gram_s[...] = _gram(smem)
+    smem.gram_s[...] = _gram(unit, smem)
 
     @pl.loop(0, per_block)
     def _(tile):
@@ -116,7 +118,7 @@ def body(
             _prepare_head(smem, smem.gates_s.at[head])
 
         plgpu.barrier_wait(smem.tile_loaded.at[stage])
-        _fold(smem, stage, accepted)
+        _fold(unit, smem, stage, accepted)
         # The last tile's results may still be on their way out of the buffers that are filled again.
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
@@ -125,7 +127,7 @@ def body(
         def _():
             plgpu.copy_smem_to_gmem(smem.state_s.at[stage], state_g.at[slot, value_head, rows])
 
-        new_deltas, out = _read(smem, stage, smem.gates_s.at[head])
+        new_deltas, out = _read(unit, smem, stage, smem.gates_s.at[head])
         smem.new_deltas_s[...] = new_deltas
         smem.out_s.T[...] = plgpu.layout_cast(out, plgpu.Layout.WGMMA_TRANSPOSED)
         plgpu.commit_smem()
@@ -141,9 +143,9 @@ def body(
     plgpu.wait_smem_to_gmem(0)
 
 
-def _gram(smem):
+def _gram(unit: MatrixUnit, smem):
     """[64, 32], of which rows j < 16 count: products of key j with every key and query i."""
-    return product(stacked(smem.pairs_s, PAIRS, TILE_V), transposed(stacked(smem.pairs_s, PAIRS)), PAIRS)
+    return product(unit, stacked(smem.pairs_s, PAIRS, TILE_V), transposed(stacked(smem.pairs_s, PAIRS)))
 
 
 def _prepare_head(smem, gates_s):
@@ -185,7 +187,7 @@ def _prepare_head(smem, gates_s):
     write_parts(jax.lax.fori_loop(0, BLOCK, eliminate, identity), lambda part: smem.solve_s.at[part])
 
 
-def _fold(smem, stage, accepted):
+def _fold(unit: MatrixUnit, smem, stage, accepted):
     """Adds the accepted rows of the records to the state tile, where it lies and in state_parts_s."""
     narrow = (TILE_V, BLOCK)
     weight = _across_rows(_load(smem.sums_s.at[_FOLD, pl.ds(0, BLOCK)], _PER_COLUMN), narrow)
@@ -199,15 +201,15 @@ def _fold(smem, stage, accepted):
     for start in (0, width):
         columns = pl.ds(start, width)
         recorded = stacked(smem.recorded_s.at[:, columns], BLOCK)
-        update = product(lambda part: smem.narrow_parts_s.at[part], recorded, width)
+        update = product(unit, lambda part: smem.narrow_parts_s.at[part], recorded)
         state = plgpu.load(smem.state_s.at[stage, :, columns], layout=_TILE) * retained + update
         smem.state_s[stage, :, columns] = state
         write_parts(state, lambda part, columns=columns: smem.state_parts_s.at[part, :, columns])
 
 
-def _read(smem, stage, gates_s):
+def _read(unit: MatrixUnit, smem, stage, gates_s):
     """Deltas and outputs [64, 16] of the new block, from the parts of the folded state."""
-    pairs = product(lambda part: smem.state_parts_s.at[part], transposed(stacked(smem.pairs_s, PAIRS)), PAIRS)
+    pairs = product(unit, lambda part: smem.state_parts_s.at[part], transposed(stacked(smem.pairs_s, PAIRS)))
     narrow = (TILE_V, BLOCK)
     high, low = (_load(smem.sums_s.at[i, pl.ds(0, BLOCK)], _PER_COLUMN) for i in (_SUM_HIGH, _SUM_LOW))
     into = _across_rows(jnp.exp(high + low), narrow)
@@ -219,7 +221,7 @@ def _read(smem, stage, gates_s):
     residual = (minus_beta * into) * pairs[:, :BLOCK] + (-minus_beta) * values
     write_parts(residual, lambda part: smem.narrow_parts_s.at[part])
     solved = product(
-        lambda part: smem.narrow_parts_s.at[part], lambda part: smem.solve_s.at[part, pl.ds(0, BLOCK)], PAIRS
+        unit, lambda part: smem.narrow_parts_s.at[part], lambda part: smem.solve_s.at[part, pl.ds(0, BLOCK)]
     )
     return solved[:, :BLOCK], into * pairs[:, BLOCK:] + solved[:, BLOCK:]
 

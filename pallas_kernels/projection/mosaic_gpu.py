@@ -4,12 +4,12 @@
     gated_projection   the same outputs of two weights in a tile, joined before they are stored
     projection_shares  one weight, K cut into shares: few outputs and a long K still keep all multiprocessors busy
 
-Rows are the M operand of wgmma (see skinny_matmul), 64 per warpgroup; the first warpgroup loads for all. The sums of
-shares are float32 and are added where the residual and its norm are made, see mosaic_rows.
+Rows are the M operand of the products (see skinny_matmul), 64 per warpgroup; the first warpgroup loads for all. The
+sums of shares are float32 and are added where the residual and its norm are made, see mosaic_rows.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
+from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.projection.tiles import STEP, Tiles
 from pallas_kernels.skinny_matmul import BLOCK, operand, stream
 
@@ -28,7 +29,8 @@ def projections(
 ) -> tuple[Float[Array, "T O"], ...]:
     """x W^T of every weight, rounded to x's type. T is a multiple of 8."""
     spans = _spans(weights, tiles.columns)
-    work = _Work(x, columns=tiles.columns, operands=1, share=x.shape[1], stages=tiles.stages)
+    widths = {span.columns for span in spans}
+    work = _Work(x, columns=tiles.columns, operands=1, share=x.shape[1], stages=tiles.stages, widths=widths)
 
     def projection(x_g, *refs, x_s, weights_s, full, free=None, **results_s):
         weights_g, outs_g = refs[: len(spans)], refs[len(spans) :]
@@ -50,7 +52,6 @@ def projections(
                 result_s = results_s[_result_name(span.columns)]
                 work.send(value[:, : span.columns], result_s, out_g.at[:, span.outputs(tile)])
 
-    widths = {span.columns for span in spans}
     return plgpu.kernel(
         projection,
         out_type=tuple(jax.ShapeDtypeStruct((work.rows, len(weight)), x.dtype) for weight in weights),
@@ -143,10 +144,12 @@ def _result_name(columns):
 class _Work:
     """What the kernels share: shared memory, the loop over K, and the way of a result to memory."""
 
-    def __init__(self, x: Array, *, columns: int, operands: int, share: int, stages: int):
+    def __init__(self, x: Array, *, columns: int, operands: int, share: int, stages: int, widths: Iterable[int] = ()):
+        self.unit = matrix_unit()
         self.rows = x.shape[0]
-        self.warpgroups = pl.cdiv(self.rows, BLOCK)
         self.columns = columns
+        self.block = self.unit.block_rows(min(self.rows, BLOCK), (columns, *widths))
+        self.warpgroups = pl.cdiv(self.rows, self.block)
         self.operands = operands
         self.steps = share // STEP
         self.stages = min(stages, self.steps)
@@ -161,7 +164,7 @@ class _Work:
         """Shared memory but that of results."""
         arrivals = 1 + self.operands
         scratch = {
-            "x_s": operand(self.stages, self.warpgroups * BLOCK, STEP),
+            "x_s": operand(self.stages, self.warpgroups * self.block, STEP),
             "weights_s": operand(self.stages, self.operands, self.columns, STEP),
             "full": plgpu.Barrier(num_arrivals=arrivals, num_barriers=self.stages),
         }
@@ -171,12 +174,12 @@ class _Work:
 
     def result(self, columns: int, dtype: Any) -> Any:
         """Shared memory of a result [rows, columns]."""
-        return plgpu.SMEM((self.warpgroups * BLOCK, columns), dtype)
+        return plgpu.SMEM((self.warpgroups * self.block, columns), dtype)
 
     def multiply(
         self, x_g: Any, x_s: Any, weights_s: Any, full: Any, free: Any, load: Callable, start: Any = 0
     ) -> tuple[jax.Array, ...]:
-        """This warpgroup's 64 rows times each operand of the tile; `load(columns, slot, barrier)` loads the weights."""
+        """This warpgroup's rows times each operand of the tile; `load(columns, slot, barrier)` loads the weights."""
         warpgroup = self._warpgroup()
 
         def load_step(index, slot, barrier):
@@ -185,14 +188,16 @@ class _Work:
             load(along, slot, barrier)
 
         def operands(slot):
-            rows = x_s.at[slot, pl.ds(warpgroup * BLOCK, BLOCK)]
+            rows = x_s.at[slot, pl.ds(warpgroup * self.block, self.block)]
             return [[(rows, weights_s.at[slot, index].T)] for index in range(self.operands)]
 
         return stream(
+            self.unit,
             load_step,
             operands,
             full,
             shapes=[self.columns] * self.operands,
+            rows=self.block,
             steps=self.steps,
             stages=self.stages,
             free=free,
@@ -200,15 +205,15 @@ class _Work:
         )
 
     def send(self, value: jax.Array, result_s: Any, target: Any) -> None:
-        """Stores this warpgroup's rows [64, columns] in the target [rows, columns]; the rows that pad stay here."""
+        """Stores this warpgroup's rows [.., columns] in the target [rows, columns]; the rows that pad stay here."""
         for index in range(self.warpgroups):
 
             @pl.when(self._warpgroup() == index)
             def _(index=index):
-                first = index * BLOCK
-                result_s[pl.ds(first, BLOCK)] = value.astype(result_s.dtype)
+                first = index * self.block
+                result_s[pl.ds(first, self.block)] = value.astype(result_s.dtype)
                 plgpu.commit_smem()  # the stores must be visible to TMA
-                kept = pl.ds(first, min(BLOCK, self.rows - first))
+                kept = pl.ds(first, min(self.block, self.rows - first))
                 plgpu.copy_smem_to_gmem(result_s.at[kept], target.at[kept])
                 plgpu.wait_smem_to_gmem(0)
 

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
+from pallas_kernels.device import architecture
+from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.skinny_matmul import BLOCK, stages_that_fit
 
 ROW_LIMIT = 128  # rows of one call: two warpgroups of a block of threads, 64 each
@@ -15,8 +17,11 @@ START = 48 * 1024  # weights that a block could have read while it starts and wa
 # "several": weights side by side, a tile belongs to one. "gated": a tile has the same outputs of two weights.
 # "shares": tiles of one weight, each of a share of K, whose float32 sums are added afterwards.
 Kind = Literal["several", "gated", "shares"]
-# Outputs of the widest tile: what a thread's registers hold beside everything else.
-WIDEST = {"several": 128, "gated": 136, "shares": 160}
+# Outputs of the widest tile: what a thread's registers hold beside everything else, by what makes the products.
+WIDEST = {
+    "wgmma": {"several": 128, "gated": 136, "shares": 160},
+    "mma": {"several": 128, "gated": 96, "shares": 160},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +47,7 @@ def default_tiles(
         blocks, share = shares * sum(-(-size // columns) for size in outputs), depth // shares
         return -(-blocks // multiprocessors) * (columns * share + START), blocks * (rows + columns) * share
 
-    ranked = sorted(_cuts(kind, outputs, depth), key=time_and_traffic)
+    ranked = sorted(_cuts(kind, rows, outputs, depth), key=time_and_traffic)
     columns, shares = ranked[min(first, len(ranked) - 1)]
     return Tiles(columns=columns, shares=shares, stages=_stages(kind, rows, columns))
 
@@ -55,12 +60,11 @@ def candidate_tiles(
     return list(dict.fromkeys(default_tiles(kind, **sizes, first=place) for place in range(count)))
 
 
-def _cuts(kind, outputs, depth):
-    widths = [
-        width
-        for width in range(8, min(WIDEST[kind], max(outputs)) + 1, 8)
-        if all(size % width == 0 for size in outputs if size >= width)
-    ]
+def _cuts(kind, rows, outputs, depth):
+    widest = min(WIDEST[architecture().products][kind], max(outputs))
+    widths = [n for n in range(8, widest + 1, 8) if all(size % n == 0 for size in outputs if size >= n)]
+    step = matrix_unit().columns_step(min(rows, BLOCK))
+    widths = [n for n in widths if n % step == 0] or widths
     # A weight narrower than the tile has a tile of its own width.
     steps = depth // STEP
     shares = [n for n in range(1, MOST_SHARES + 1) if steps % n == 0] if kind == "shares" else [1]
@@ -68,7 +72,8 @@ def _cuts(kind, outputs, depth):
 
 
 def _stages(kind, rows, columns):
-    padded = -(-rows // BLOCK) * BLOCK
+    block = matrix_unit().block_rows(min(rows, BLOCK), (columns,))
+    padded = -(-rows // block) * block
     weights = 2 if kind == "gated" else 1
     result = columns * (4 if kind == "shares" else ITEM)
     step = (padded + weights * columns) * STEP * ITEM

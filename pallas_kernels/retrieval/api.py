@@ -15,7 +15,6 @@ from pallas_kernels.retrieval.xla import coarse_scores_xla
 from pallas_kernels.shared_memory import LINES
 from pallas_kernels.tuning import tuned_tiles
 
-MOST_ROWS = max(sizes.ROWS)
 ALIGNMENT = 16  # bytes, of a row that TMA can read
 
 
@@ -58,8 +57,9 @@ def retrieve(
 def _coarse_scores_mosaic_gpu(h, coarse_head, tiles):
     """The kernel's scores; their scale per row is left out, a positive factor that changes no order."""
     parts = []
-    for start in range(0, h.shape[0], MOST_ROWS):
-        part = h[start : start + MOST_ROWS]
+    most = sizes.most_rows()
+    for start in range(0, h.shape[0], most):
+        part = h[start : start + most]
         padded = sizes.padded_rows(part.shape[0])
         queries, _ = split_queries(jnp.pad(part, ((0, padded - part.shape[0]), (0, 0))))
         chosen = tiles or tuned_tiles("retrieval", f"rows={padded}", sizes.default_tiles(padded))
@@ -82,7 +82,7 @@ def _obstacles(h, coarse_head, tiles):
     if not h.size:
         yield "there are no rows"
     elif tiles is not None:
-        yield from sizes.obstacles(tiles, sizes.padded_rows(min(h.shape[0], MOST_ROWS)))
+        yield from sizes.obstacles(tiles, sizes.padded_rows(min(h.shape[0], sizes.most_rows())))
 
 
 def _check(h, head, coarse_head, coarse, keep):

@@ -1,4 +1,4 @@
-"""Float8 scores of the whole vocabulary on Hopper, and the best score of every 64 tokens.
+"""Float8 scores of the whole vocabulary, and the best score of every 64 tokens.
 
 Persistent blocks walk over the vocabulary. In each, a producer warpgroup streams chunks of 128 columns of the head and
 of the queries through a ring in shared memory; each consumer warpgroup multiplies its 64 rows of the head with all
@@ -16,7 +16,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
-from pallas_kernels.device import num_sms
+from pallas_kernels.device import architecture, num_sms
+from pallas_kernels.matrix_unit import MatrixUnit, matrix_unit
 from pallas_kernels.retrieval.coarse_head import CoarseHead
 from pallas_kernels.retrieval.selection import TILE
 from pallas_kernels.retrieval.tiles import CHUNK, Tiles
@@ -31,7 +32,10 @@ BY_QUERY = plgpu.Layout.TILED(
 # apart, and the interpreter does not see it. Without a buffer such a reduction does not compile.
 NO_SCRATCH = plgpu.CompilerParams(reduction_scratch_bytes=0)
 # Registers per thread of a consumer and of the producer: what the launch hands out evenly, moved to the consumers.
-REGISTERS = {2: (232, 40), 3: (160, 32), 4: (112, 32)}
+REGISTERS = {
+    "wgmma": {2: (232, 40), 3: (160, 32), 4: (112, 32)},
+    "mma": {2: (216, 72)},
+}
 
 
 def coarse_scores(
@@ -43,7 +47,14 @@ def coarse_scores(
     """
     rows = queries.shape[0] // 2
     vocabulary, hidden = coarse_head.values.shape
-    walk = Walk(vocabulary=vocabulary, hidden=hidden, sizes=tiles, blocks=tiles.blocks or num_sms())
+    walk = Walk(
+        vocabulary=vocabulary,
+        hidden=hidden,
+        sizes=tiles,
+        blocks=tiles.blocks or num_sms(),
+        unit=matrix_unit(),
+        registers=REGISTERS[architecture().products][tiles.consumers],
+    )
     scale = jnp.pad(coarse_head.scale, (0, -vocabulary % TILE))
     barrier = plgpu.Barrier
     if tiles.cluster > 1:  # a slot is free when the consumers of both blocks have read the shared queries
@@ -82,6 +93,8 @@ class Walk:
     hidden: int
     sizes: Tiles
     blocks: int
+    unit: MatrixUnit
+    registers: tuple[int, int]  # of a consumer and of the producer
 
     @property
     def cluster_steps(self) -> int:
@@ -111,7 +124,7 @@ class Walk:
 
 
 def _block(walk, head, queries, scale, scores, best, *, head_ring, query_ring, staging, filled, free):
-    consumer_registers, producer_registers = REGISTERS[walk.sizes.consumers]
+    consumer_registers, producer_registers = walk.registers
     warpgroup = lax.axis_index("warpgroup")
 
     @pl.when(warpgroup == walk.sizes.consumers)
@@ -185,12 +198,24 @@ def _products(walk, step, warpgroup, head_ring, query_ring, filled, free):
         slot = lax.rem(step * walk.chunks + index, walk.sizes.stages)
         plgpu.barrier_wait(filled.at[slot])
 
-        def multiply(accumulator):
-            plgpu.wgmma(accumulator, head_ring.at[slot, tile], query_ring.at[slot].T)
-            return accumulator[...]  # waits until the tensor core has read the slot
-
-        both = pl.run_scoped(multiply, plgpu.WGMMAAccumulatorRef((TILE, 2 * rows), jnp.float32))
+        products = _chunk(walk.unit, head_ring.at[slot, tile], query_ring.at[slot], rows)
         plgpu.barrier_arrive(free.at[slot])
-        return total + (both[:, :rows] + both[:, rows:])
+        return total + products
 
-    return lax.fori_loop(0, walk.chunks, chunk, plgpu.layout_cast(jnp.zeros((TILE, rows), jnp.float32), WGMMA))
+    return lax.fori_loop(0, walk.chunks, chunk, _zeros(rows))
+
+
+def _chunk(unit: MatrixUnit, head, queries, rows):
+    """The products [64, R] of one chunk."""
+    if 2 * rows <= unit.widest:
+        both = unit.multiply((head, queries.T))
+        return both[:, :rows] + both[:, rows:]
+
+    def add(part, total):
+        return unit.add(total, head, queries.at[pl.ds(part * rows, rows)].T)
+
+    return lax.fori_loop(0, 2, add, _zeros(rows))
+
+
+def _zeros(rows):
+    return plgpu.layout_cast(jnp.zeros((TILE, rows), jnp.float32), WGMMA)

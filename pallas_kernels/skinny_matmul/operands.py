@@ -1,13 +1,14 @@
-"""Shared memory in the layout that wgmma and TMA agree on."""
+"""Operands in shared memory, and how many of them fit."""
 
 from typing import Any
 
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.shared_memory import SHARED_MEMORY_BYTES, tiled
+from pallas_kernels.device import architecture
+from pallas_kernels.shared_memory import tiled
 
-BLOCK = 64  # rows of one wgmma
+BLOCK = 64  # rows of one product
 BARRIERS = 2048  # bytes left for barriers and alignment
 
 
@@ -18,7 +19,7 @@ def swizzle_bytes(columns: int, dtype: Any) -> int:
 
 
 def operand(*shape: int, dtype: Any = jnp.bfloat16) -> Any:
-    """A buffer [..., rows, columns] for wgmma, columns along K; also keeps stored accumulators from bank conflicts."""
+    """A buffer [..., rows, columns] of products, columns along K; keeps stored accumulators from bank conflicts too."""
     swizzle = swizzle_bytes(shape[-1], dtype)
     if not swizzle:
         return plgpu.SMEM(shape, dtype)
@@ -27,4 +28,4 @@ def operand(*shape: int, dtype: Any = jnp.bfloat16) -> Any:
 
 def stages_that_fit(step_bytes: int, *, reserved: int, at_most: int) -> int:
     """How many steps of `step_bytes` a block's shared memory holds beside `reserved` bytes."""
-    return min(at_most, (SHARED_MEMORY_BYTES - BARRIERS - reserved) // step_bytes)
+    return min(at_most, (architecture().shared_memory_bytes - BARRIERS - reserved) // step_bytes)

@@ -9,10 +9,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.matrix_unit import MatrixUnit
 from pallas_kernels.skinny_matmul.operands import BLOCK
 
 
 def stream(
+    unit: MatrixUnit,
     load: Callable[[Any, Any, Any], None],
     operands: Callable[[Any], Sequence[Sequence[tuple[Any, Any]]]],
     full: Any,
@@ -20,11 +22,12 @@ def stream(
     shapes: Sequence[int],
     steps: int,
     stages: int,
+    rows: int = BLOCK,
     in_flight: int = 0,
     free: Any = None,
     loads: Any = True,
 ) -> tuple[jax.Array, ...]:
-    """Sums of products over all steps, one [64, columns] float32 array for each number of columns in `shapes`.
+    """Sums of products over all steps, one [rows, columns] float32 array for each number of columns in `shapes`.
 
     `load(step, slot, barrier)` starts the copies of a step into a slot of the ring. `operands(slot)` gives, for each
     sum, the (a, b) pairs whose products a @ b one step adds. `full` has a barrier per stage with as many arrivals as
@@ -53,24 +56,17 @@ def stream(
             pl.when(loads)(lambda: plgpu.barrier_wait(free.at[slot]))
         fill(step, slot)
 
-    def run(*accumulators):
-        for step in range(stages):
-            fill(jnp.int32(step), jnp.int32(step))
+    for step in range(stages):
+        fill(jnp.int32(step), jnp.int32(step))
 
-        @pl.loop(0, steps)
-        def _(step):
-            slot = lax.rem(step, stages)
-            plgpu.barrier_wait(full.at[slot])
-            products = [(acc, a, b) for acc, pairs in zip(accumulators, operands(slot), strict=True) for a, b in pairs]
-            for product in products:
-                plgpu.wgmma(*product)
-            plgpu.wgmma_wait(in_flight * len(products))
-            done = step - in_flight  # the newest step whose products are all finished
+    def arrived(step):
+        slot = lax.rem(step, stages)
+        plgpu.barrier_wait(full.at[slot])
+        return operands(slot)
 
-            @pl.when((done >= 0) & (done + stages < steps))
-            def _():
-                refill(done + stages, lax.rem(done, stages))
+    def finished(step):
+        @pl.when((step >= 0) & (step + stages < steps))
+        def _():
+            refill(step + stages, lax.rem(step, stages))
 
-        return tuple(acc[...] for acc in accumulators)  # reading waits for the rest
-
-    return pl.run_scoped(run, *[plgpu.WGMMAAccumulatorRef((BLOCK, columns)) for columns in shapes])
+    return unit.accumulate(steps, arrived, shapes, rows=rows, finished=finished, in_flight=in_flight)

@@ -3,8 +3,8 @@
     messages  r m(u) of a few units per block, as three bfloat16 parts
     scores    y(u) = x + W (r m(u)) of a slice of the residual, and its shares of |y|^2 and of (g * y) . head[v]
 
-The weights, codebook and head are bfloat16, so a float32 factor in three bfloat16 parts makes products with wgmma that
-are exact to 2^-24. A block has 64 rows: four positions of sixteen predecessors, each one warp's rows of an accumulator.
+The weights, codebook and head are bfloat16, so a float32 factor in three bfloat16 parts makes products that are exact
+to 2^-24. A block has 64 rows: four positions of sixteen predecessors, each one warp's rows of an accumulator.
 """
 
 import math
@@ -18,6 +18,7 @@ from jaxtyping import Array, BFloat16, Float
 
 from pallas_kernels.bf16_parts import split
 from pallas_kernels.bridge.gates import BridgeGates
+from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.skinny_matmul import BLOCK, operand, stream
 from pallas_kernels.tail.tiles import CHOICES, PARTS, POSITIONS, Tiles
 
@@ -73,6 +74,7 @@ def messages(
     steps = width // step
     stages = min(tiles.message_stages, steps)
     scale = math.sqrt(width)
+    unit = matrix_unit()
     last = len(magnitude) - 1
 
     def kernel(
@@ -96,7 +98,7 @@ def messages(
             own = codes_s.at[slot, pl.ds(CHOICES, BLOCK)]
             return [[(rows, weights_s.at[slot, i].T)] for i, rows in enumerate((own, heard, heard))]
 
-        own, gate, message = stream(load, operands, full, shapes=[columns] * 3, steps=steps, stages=stages)
+        own, gate, message = stream(unit, load, operands, full, shapes=[columns] * 3, steps=steps, stages=stages)
         gate_s[...] = own
 
         def receiver_gate(position):
@@ -147,6 +149,7 @@ def score_shares(
     columns, step = tiles.score_columns, tiles.score_step
     steps = units // step
     stages = min(tiles.score_stages, steps)
+    unit = matrix_unit()
 
     def kernel(
         x_g, m_g, head_g, write_g, norm_g, shares_g,
@@ -167,7 +170,7 @@ def score_shares(
         # Positions behind the last one arrive as zeros.
         plgpu.copy_gmem_to_smem(x_g.at[pl.ds(group * POSITIONS, POSITIONS), slice_here], x_s, arrived)
         plgpu.copy_gmem_to_smem(head_g.at[here, slice_here], head_s, arrived)
-        (update,) = stream(load, operands, full, shapes=[columns], steps=steps, stages=stages, in_flight=1)
+        (update,) = stream(unit, load, operands, full, shapes=[columns], steps=steps, stages=stages, in_flight=1)
         plgpu.barrier_wait(arrived)
         residual = [
             plgpu.load(x_s.at[i], layout=COLUMNS, optimized=False).astype(jnp.float32) for i in range(POSITIONS)
@@ -178,16 +181,12 @@ def score_shares(
         weight = plgpu.load(norm_g.at[slice_here], layout=COLUMNS, optimized=False).astype(jnp.float32)
         parts = split(y * lax.broadcast_in_dim(weight, y.shape, [1]))
 
-        def score(acc):
-            for part in reversed(parts):
-                y_s[...] = part
-                plgpu.commit_smem()
-                plgpu.wgmma(acc, y_s, head_s.T)
-                plgpu.wgmma_wait(0)  # before the next part takes its place
-            return acc[...]
-
         # Every row of the block meets the candidates of all four positions; its own are kept.
-        scores = pl.run_scoped(score, plgpu.WGMMAAccumulatorRef((BLOCK, BLOCK)))
+        scores = jnp.float32(0.0)
+        for part in reversed(parts):
+            y_s[...] = part
+            plgpu.commit_smem()
+            scores += unit.multiply((y_s, head_s.T))
         shares_s[:, pl.ds(0, CHOICES)] = _by_position(
             [scores[:, i * CHOICES : (i + 1) * CHOICES] for i in range(POSITIONS)]
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from pallas_kernels.device import architecture
 from pallas_kernels.skinny_matmul import BLOCK, stages_that_fit
 
 CHOICES = 16  # candidates per position, of predecessors and of receivers
@@ -30,10 +31,11 @@ def default_tiles(*, positions: int, hidden: int, message: int, multiprocessors:
         widths = [n for n in range(step, most + 1, step) if outputs % n == 0]
         return next((n for n in widths if outputs // n * groups <= multiprocessors), widths[-1])
 
-    # Multiples of 32: a row of the second product's operands is a whole number of swizzles.
+    # Multiples of 32: a row of the second product's operands is a whole number of swizzles. Three sums and an operand
+    # of mma are more than a thread's registers at 64 columns.
     return with_stages(
         Tiles(
-            message_columns=columns(message, 16, 64),
+            message_columns=columns(message, 16, 64 if architecture().products == "wgmma" else 32),
             message_stages=0,
             score_columns=columns(hidden, 32, 160),
             score_stages=0,

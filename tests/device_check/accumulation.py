@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
+from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.shared_memory import tiled
 
 ROWS, COLUMNS, CHUNK = 64, 16, 128
@@ -21,20 +22,19 @@ ROWS, COLUMNS, CHUNK = 64, 16, 128
 def float8_sums(a: Float[Array, "64 K"], b: Float[Array, "16 K"], *, chunks: int) -> Float[Array, "64 16"]:
     """a b^T with a fresh accumulator every `chunks` chunks of 128, added in float32; operands are e4m3."""
     groups = a.shape[1] // CHUNK // chunks
+    unit = matrix_unit()
 
     def float8_sums_kernel(a_g, b_g, out_g, a_s, b_s, out_s, loaded):
         def group(index, total):
-            def accumulate(acc):
-                for chunk in range(chunks):
-                    columns = pl.ds((index * chunks + chunk) * CHUNK, CHUNK)
-                    plgpu.copy_gmem_to_smem(a_g.at[:, columns], a_s, loaded)
-                    plgpu.copy_gmem_to_smem(b_g.at[:, columns], b_s, loaded)
-                    plgpu.barrier_wait(loaded)
-                    plgpu.wgmma(acc, a_s, b_s.T)
-                    plgpu.wgmma_wait(0)
-                return acc[...]
+            def operands(chunk):
+                columns = pl.ds((index * chunks + chunk) * CHUNK, CHUNK)
+                plgpu.copy_gmem_to_smem(a_g.at[:, columns], a_s, loaded)
+                plgpu.copy_gmem_to_smem(b_g.at[:, columns], b_s, loaded)
+                plgpu.barrier_wait(loaded)
+                return [[(a_s, b_s.T)]]
 
-            return total + pl.run_scoped(accumulate, plgpu.WGMMAAccumulatorRef((ROWS, COLUMNS), jnp.float32))
+            (added,) = unit.accumulate(chunks, operands, (COLUMNS,), rows=ROWS, finished=lambda _: None)
+            return total + added
 
         start = plgpu.layout_cast(jnp.zeros((ROWS, COLUMNS), jnp.float32), plgpu.Layout.WGMMA)
         out_s[...] = jax.lax.fori_loop(0, groups, group, start)

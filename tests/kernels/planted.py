@@ -10,6 +10,8 @@ from typing import Any
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.matrix_unit import wgmma
+
 
 @contextlib.contextmanager
 def planted(*modules: ModuleType, **functions: Callable) -> Iterator[None]:
@@ -33,7 +35,7 @@ def nothing(*_args: Any, **_kwargs: Any) -> None:
 
 @contextlib.contextmanager
 def shadow_reads(*modules: ModuleType, **functions: Callable) -> Iterator[None]:
-    """Reads the shared memory operands of every wgmma just before the next arrival at a barrier.
+    """Reads the shared memory operands of every wgmma just before the modules' next arrival at a barrier.
 
     The hardware may read them until then, so a buffer that is released or overwritten earlier shows as a race. The
     fence is needed because these reads go through the generic proxy. `functions` plants further bugs.
@@ -41,9 +43,9 @@ def shadow_reads(*modules: ModuleType, **functions: Callable) -> Iterator[None]:
     operands: list[Any] = []
     arrive = functions.pop("barrier_arrive", plgpu.barrier_arrive)
 
-    def wgmma(acc, a, b, *args, **kwargs):
+    def multiply(acc, a, b):
         operands.extend((a, b))
-        return plgpu.wgmma(acc, a, b, *args, **kwargs)
+        return plgpu.wgmma(acc, a, b)
 
     def barrier_arrive(*args, **kwargs):
         if operands:
@@ -53,5 +55,5 @@ def shadow_reads(*modules: ModuleType, **functions: Callable) -> Iterator[None]:
             plgpu.commit_smem()
         return arrive(*args, **kwargs)
 
-    with planted(*modules, wgmma=wgmma, barrier_arrive=barrier_arrive, **functions):
+    with planted(wgmma, wgmma=multiply), planted(*modules, barrier_arrive=barrier_arrive, **functions):
         yield

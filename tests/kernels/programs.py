@@ -1,4 +1,4 @@
-"""Every kernel at the sizes of the 27B pair: what the report lists and the machine code test compiles."""
+"""Every kernel at the sizes of the 27B pair: what the report lists and the machine code test compiles, by GPU."""
 
 import importlib
 from pathlib import Path
@@ -11,3 +11,19 @@ def all_programs() -> tuple[Program, ...]:
     names = sorted(path.stem for path in Path(__file__).parent.glob("*_programs.py"))
     modules = [importlib.import_module(f"tests.kernels.{name}") for name in names]
     return tuple(program for module in modules for program in module.PROGRAMS)
+
+
+GPUS = ("h200", "b200", "rtx-pro-6000")
+FEWEST, MOST = "16 rows", ("128 rows", "8 x 512 rows")
+
+
+def programs_of(gpu: str) -> tuple[Program, ...]:
+    """All of them for Hopper; for other GPUs the smallest and the largest call, or only what fits."""
+    programs = all_programs()
+    if gpu == "b200":
+        return tuple(program for program in programs if program.label.endswith((FEWEST, *MOST)))
+    if gpu == "rtx-pro-6000":
+        # Its blocks have 99 KiB of shared memory, too little for the gated delta kernels.
+        fitting = [program for program in programs if not program.op.startswith("gated_delta")]
+        return tuple(program for program in fitting if program.label.endswith(FEWEST))
+    return programs

@@ -2,25 +2,38 @@
 
 from pathlib import Path
 
-from tests.kernels.machine_code import MachineCode, Program, compile_program
-from tests.kernels.programs import all_programs
+from dspine_jax.planning.gpu import GPU
+from tests.kernels.machine_code import MachineCode, Program
+from tests.kernels.machine_code_of import machine_code_of
+from tests.kernels.programs import GPUS, programs_of
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "kernels-report.md"
-MEMORY_BANDWIDTH = 4.8e12  # bytes per second, NVIDIA H200
-COLUMNS = ("op", "call", "kernel", "registers", "spills", "shared memory (KiB)", "bytes moved (MB)", "floor (us)")
+COLUMNS = (
+    "GPU",
+    "op",
+    "call",
+    "kernel",
+    "registers",
+    "spills",
+    "shared memory (KiB)",
+    "bytes moved (MB)",
+    "floor (us)",
+)
 INTRODUCTION = """# Kernels as compiled
 
 Written by `make kernels-report` on a machine without a GPU: every Mosaic kernel at the sizes of the 27B pair, compiled
-to sm_90a machine code. Registers are per thread, spills are bytes; bytes moved counts every operand and result of the
-whole call once, and the floor is that at 4.8 TB/s (NVIDIA H200). The floor is arithmetic, not a measurement.
+to machine code for sm_90a (h200), sm_100a (b200) and sm_120a (rtx-pro-6000). Registers are per thread, spills are
+bytes; bytes moved counts every operand and result of the whole call once, and the floor is that over the GPU's memory
+bandwidth. The floor is arithmetic, not a measurement.
 """
 
 
-def rows(program: Program, code: MachineCode) -> list[tuple[str, ...]]:
+def rows(gpu: str, program: Program, code: MachineCode) -> list[tuple[str, ...]]:
     """One row of the table per kernel of the program; the call's bytes stand in its first row."""
-    moved = (f"{program.bytes_moved / 1e6:.1f}", f"{program.bytes_moved / MEMORY_BANDWIDTH * 1e6:.1f}")
+    moved = (f"{program.bytes_moved / 1e6:.1f}", f"{program.bytes_moved / GPU.read(gpu).bandwidth * 1e6:.1f}")
     return [
         (
+            gpu,
             program.op,
             program.label,
             kernel.name,
@@ -41,9 +54,10 @@ def table(lines: list[tuple[str, ...]]) -> str:
 def main() -> None:
     """Compiles everything and writes the table."""
     lines = []
-    for program in all_programs():
-        lines += rows(program, compile_program(program))
-        print(program, flush=True)
+    for gpu in GPUS:
+        codes = machine_code_of(gpu)
+        for program in programs_of(gpu):
+            lines += rows(gpu, program, codes[str(program)])
     PATH.write_text(INTRODUCTION + "\n" + table(lines))
     print(f"\n{table(lines)}\nwritten to {PATH}")
 

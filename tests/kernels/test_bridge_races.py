@@ -12,6 +12,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.bridge import Tiles, mosaic_gpu
+from pallas_kernels.matrix_unit import wgmma
 from pallas_kernels.skinny_matmul import ring
 from tests.kernels.bridge_cases import BridgeCase
 from tests.kernels.interpreter import interpret
@@ -112,7 +113,7 @@ def test_the_residual_is_awaited(wait, expected):
 def test_a_slot_that_is_filled_one_step_early_shows(monkeypatch):
     early = functools.partial(ring.stream, in_flight=-1)
     monkeypatch.setattr(mosaic_gpu, "stream", early)
-    with planted(ring, wgmma_wait=nothing):  # it refuses a negative count
+    with planted(wgmma, wgmma_wait=nothing):  # it refuses a negative count
         assert outcome(*READOUT) != "right"
 
 
@@ -130,11 +131,11 @@ def shadowed(*, wait: bool) -> Iterator[None]:
             _ = ref[...]
         plgpu.commit_smem()  # reads of the generic proxy, before copies by TMA
 
-    def wgmma(acc, a, b):
+    def multiply(acc, a, b):
         unfinished.extend((a, b))
         return plgpu.wgmma(acc, a, b)
 
-    def wgmma_wait(count):
+    def wait_for_products(count):
         if wait:
             read()
             unfinished.clear()
@@ -145,7 +146,7 @@ def shadowed(*, wait: bool) -> Iterator[None]:
         if unfinished:
             read()
 
-    with planted(ring, wgmma=wgmma, wgmma_wait=wgmma_wait), planted(mosaic_gpu, copy_gmem_to_smem=copy):
+    with planted(wgmma, wgmma=multiply, wgmma_wait=wait_for_products), planted(mosaic_gpu, copy_gmem_to_smem=copy):
         yield
 
 

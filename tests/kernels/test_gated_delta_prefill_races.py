@@ -16,6 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.gated_delta import mosaic_parts, mosaic_prefill_operands, mosaic_prefill_prepare
 from pallas_kernels.gated_delta import mosaic_prefill_walk as walk_module
 from pallas_kernels.gated_delta.mosaic_prefill_operands import ChunkOperands, chunk_gates, pad_rows
+from pallas_kernels.matrix_unit import wgmma
 from tests.kernels import jax_private
 from tests.kernels.gated_delta_prefill_cases import case
 from tests.kernels.gated_delta_replay_cases import lost_memory
@@ -93,7 +94,7 @@ def read_in_the_open(acc, a, b):
 
 
 def test_products_read_in_the_open_do_not_race(operands):
-    with planted(mosaic_parts, wgmma=read_in_the_open):
+    with planted(wgmma, wgmma=read_in_the_open):
         assert passes(lambda: prepare(warpgroups=2), lambda made: same(made, operands))
         assert passes(lambda: walk(operands), right)
 
@@ -113,8 +114,7 @@ def test_products_read_in_the_open_do_not_race(operands):
 def test_a_bug_in_the_first_kernel_is_noticed(operands, module, name, call):
     # Two warpgroups for what one does wrong to another, one with two turns for all else.
     warpgroups = 2 if (name, call) == ("barrier_wait", 1) else 1
-    stand_ins = {"wgmma": read_in_the_open} if module is mosaic_parts else {}
-    with planted(mosaic_parts, wgmma=read_in_the_open), planted(module, **stand_ins, **{name: without(name, call)}):
+    with planted(wgmma, wgmma=read_in_the_open), planted(module, **{name: without(name, call)}):
         assert not passes(lambda: prepare(warpgroups), lambda made: same(made, operands))
 
 

@@ -8,13 +8,15 @@ import sys
 import pytest
 
 from tests.kernels import interpreted_cycle
+from tests.kernels.interpreter import BLACKWELL, HOPPER
 
 pytestmark = pytest.mark.kernels
 
 
-def test_a_whole_generation_gives_the_same_tokens():
+@pytest.mark.parametrize(("kind", "new_tokens"), [(HOPPER, 8), (BLACKWELL, 4)])
+def test_a_whole_generation_gives_the_same_tokens(kind, new_tokens):
     done = subprocess.run(
-        [sys.executable, "-m", interpreted_cycle.__name__],
+        [sys.executable, "-m", interpreted_cycle.__name__, kind, str(new_tokens)],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "32"},
         capture_output=True,
         text=True,
@@ -27,4 +29,4 @@ def test_a_whole_generation_gives_the_same_tokens():
     assert not report["races"]
     # Some block was folded by more than its first row, so that every part of a cycle had an effect.
     assert max(map(max, report["xla"]["accepted"])) >= 2
-    assert all(len(tokens) == interpreted_cycle.NEW_TOKENS for tokens in report["xla"]["tokens"])
+    assert all(len(tokens) == new_tokens for tokens in report["xla"]["tokens"])

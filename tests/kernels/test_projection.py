@@ -127,7 +127,7 @@ def test_tiles_fit_27b(kind, outputs, depth, rows):
     found = candidate_tiles(kind, rows=rows, outputs=outputs, depth=depth, multiprocessors=132)
     assert 2 <= len(found) <= 5
     for tiles in found:
-        assert tiles.stages >= 3 and tiles.columns <= WIDEST[kind]
+        assert tiles.stages >= 3 and tiles.columns <= WIDEST["wgmma"][kind]
         assert depth % (tiles.shares * STEP) == 0
         assert all(size % tiles.columns == 0 for size in outputs if size >= tiles.columns)
     blocks = found[0].shares * sum(-(-size // found[0].columns) for size in outputs)

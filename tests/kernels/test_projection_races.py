@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.matrix_unit import wgmma
 from pallas_kernels.projection import Tiles, mosaic_gpu
 from pallas_kernels.projection.tiles import STEP
 from pallas_kernels.skinny_matmul import ring
@@ -81,7 +82,7 @@ def test_a_planted_bug_shows(bug):
 
 def test_a_slot_that_is_filled_one_step_early_shows(monkeypatch):
     monkeypatch.setattr(mosaic_gpu, "stream", functools.partial(ring.stream, in_flight=-1))
-    with planted(ring, wgmma_wait=nothing):  # it refuses a negative count
+    with planted(wgmma, wgmma_wait=nothing):  # it refuses a negative count
         assert outcome(*_several(16)) != "right"
 
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.device import architecture
 from pallas_kernels.retrieval import Tiles, candidate_tiles, default_tiles, mosaic_gpu, quantize_head, retrieve
 from pallas_kernels.retrieval.queries import split_queries
 from pallas_kernels.retrieval.selection import TILE, best_tokens
 from pallas_kernels.retrieval.tiles import ROWS
-from pallas_kernels.shared_memory import SHARED_MEMORY_BYTES
 from tests.kernels import retrieval_cases as cases
 from tests.kernels.interpreter import interpret
 from tests.kernels.machine_code import compile_program
@@ -166,7 +166,7 @@ def test_tiles_fit():
     for rows in ROWS:
         for tiles in (default_tiles(rows), *candidate_tiles(rows)):
             deeper = Tiles(consumers=tiles.consumers, stages=tiles.stages + 1, cluster=tiles.cluster)
-            assert tiles.shared_memory(rows) <= SHARED_MEMORY_BYTES < deeper.shared_memory(rows)
+            assert tiles.shared_memory(rows) <= architecture().shared_memory_bytes < deeper.shared_memory(rows)
         assert default_tiles(rows) in candidate_tiles(rows)
 
 
