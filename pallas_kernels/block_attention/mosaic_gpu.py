@@ -1,9 +1,9 @@
 """Block attention on the tensor cores, the context split over many blocks of threads.
 
-One block serves one slot, one key/value head and one split of the slot's tiles. A producer warpgroup streams tiles of
-keys and values into a ring of shared memory; one or two consumer warpgroups hold 64 query rows each (query heads one
-after the other, the new rows of each) and keep a running softmax. Each split leaves a normalised output and the
-logarithm of its weights' sum; a second, small kernel joins them.
+One block serves one slot, one key/value head (all of its query heads or a group of them) and one split of the slot's
+tiles. A producer warpgroup streams tiles of keys and values into a ring of shared memory; one or two consumer
+warpgroups hold 64 query rows each (query heads one after the other, the new rows of each) and keep a running softmax.
+Each split leaves a normalised output and the logarithm of its weights' sum; a second, small kernel joins them.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from pallas_kernels.matrix_unit import MatrixUnit, matrix_unit
 from pallas_kernels.shared_memory import tiled
 
 HIDDEN = 2 * UNSEEN  # score of a position that is not visible: its weight is 0, even in a row that has seen nothing
-GRID = ("slot", "head", "split")
+GRID = ("slot", "head", "split", "group")
 
 
 # Functions of their own for the compiler: the layers of a model trace and lower each kernel once.
@@ -97,9 +97,9 @@ def _attend(
     kernel = plgpu.kernel(
         block_attention,
         out_type=whole if tiles.splits == 1 else in_parts,
-        grid=(slots, kv_heads, tiles.splits),
+        grid=(slots, kv_heads, tiles.splits, geometry.consumers // tiles.consumers_of(geometry)),
         grid_names=GRID,
-        num_threads=geometry.consumers + 1,
+        num_threads=tiles.consumers_of(geometry) + 1,
         thread_name="warpgroup",
         scratch_types=Shared.types(geometry, tiles, q.dtype),
         compiler_params=plgpu.CompilerParams(approx_math=True),
@@ -131,7 +131,7 @@ class Shared:
     @staticmethod
     def types(geometry: Geometry, tiles: Tiles, dtype: Any) -> dict[str, Any]:
         """What to allocate, by field name."""
-        consumers, stages = geometry.consumers, tiles.stages
+        consumers, stages = tiles.consumers_of(geometry), tiles.stages
 
         def operand(*shape):
             return plgpu.SMEM(shape, dtype, transforms=SWIZZLE)
@@ -152,6 +152,12 @@ class Shared:
             types["weights"] = tiled(dtype, line, consumers, WARPGROUP_ROWS, tiles.keys)
         return types
 
+    def of_consumer(self, warpgroup: jax.Array) -> Self:
+        """The same, with the queries, normaliser and weights of one consumer."""
+        own = {name: getattr(self, name).at[warpgroup] for name in ("q", "normaliser", "q_full")}
+        weights = None if self.weights is None else self.weights.at[warpgroup]
+        return dataclasses.replace(self, weights=weights, **own)
+
 
 @dataclasses.dataclass(frozen=True)
 class Work:
@@ -166,7 +172,7 @@ class Work:
     @classmethod
     def of(cls, count: jax.Array, splits: int) -> Self:
         """Equal parts of the slot's tiles; with fewer tiles than splits some blocks have none."""
-        slot, head, split = (lax.axis_index(name) for name in GRID)
+        slot, head, split, _ = (lax.axis_index(name) for name in GRID)
         first, end = (lax.div(part * count, splits) for part in (split, split + 1))
         return cls(slot=slot, head=head, split=split, first=first, steps=end - first)
 
@@ -184,23 +190,25 @@ def _block(
     shared = Shared(**scratch)
     context = make_context(*operands_g, slot=lax.axis_index("slot"))
     work = Work.of(context.count, tiles.splits)
-    warpgroup = lax.axis_index("warpgroup")
+    warpgroup, consumers = lax.axis_index("warpgroup"), tiles.consumers_of(geometry)
     # Three warpgroups get 168 registers a thread each, too few for a consumer; two get all that they can address.
-    scarce = geometry.consumers == MAX_CONSUMERS
+    scarce = consumers == MAX_CONSUMERS
 
-    @pl.when(warpgroup == geometry.consumers)
+    @pl.when(warpgroup == consumers)
     def _producer():
         if scarce:
             plgpu.set_max_registers(40, action="decrease")
         _produce(context, work, shared, tiles)
 
-    @pl.when(warpgroup < geometry.consumers)
+    @pl.when(warpgroup < consumers)
     def _consumer():
         if scarce:
             plgpu.set_max_registers(232, action="increase")
-        _load_queries(q_g.at[work.slot], work.head, warpgroup, shared, geometry)
-        output, normaliser = _consume(unit, context, work, warpgroup, shared, geometry, tiles)
-        _store(output, normaliser, results_g, work, warpgroup, shared, geometry)
+        own = shared.of_consumer(warpgroup)
+        consumer = lax.axis_index("group") * consumers + warpgroup
+        _load_queries(q_g.at[work.slot], work.head, consumer, own, geometry)
+        output, normaliser = _consume(unit, context, work, own, geometry, tiles)
+        _store(output, normaliser, results_g, work, consumer, own, geometry)
 
 
 def _produce(context: Context, work: Work, shared: Shared, tiles: Tiles) -> None:
@@ -243,18 +251,12 @@ def _load_queries(
     for head, rows in head_rows(consumer, geometry):
         # Heads past the last are never stored; a copy of the last one keeps their rows finite.
         n = kv_head * geometry.groups + jnp.minimum(head, geometry.groups - 1)
-        plgpu.copy_gmem_to_smem(q_g.at[:, n], shared.q.at[consumer, rows], shared.q_full.at[consumer])
-    plgpu.barrier_wait(shared.q_full.at[consumer])
+        plgpu.copy_gmem_to_smem(q_g.at[:, n], shared.q.at[rows], shared.q_full)
+    plgpu.barrier_wait(shared.q_full)
 
 
 def _consume(
-    unit: MatrixUnit,
-    context: Context,
-    work: Work,
-    consumer: jax.Array,
-    shared: Shared,
-    geometry: Geometry,
-    tiles: Tiles,
+    unit: MatrixUnit, context: Context, work: Work, shared: Shared, geometry: Geometry, tiles: Tiles
 ) -> tuple[jax.Array, jax.Array]:
     """Output [64, D] and base 2 logarithm of the weights' sum [64] over this block's tiles."""
     scale = math.log2(math.e) / math.sqrt(geometry.head_dim)
@@ -268,7 +270,7 @@ def _consume(
         stage = lax.rem(i, tiles.stages)
 
         plgpu.barrier_wait(shared.k_full.at[stage])
-        scores = unit.multiply((shared.q.at[consumer], shared.k.at[stage].T)) * scale
+        scores = unit.multiply((shared.q, shared.k.at[stage].T)) * scale
         plgpu.barrier_arrive(shared.k_empty.at[stage])
 
         visible = context.visible(work.first + i, row, column)
@@ -281,9 +283,9 @@ def _consume(
 
         weights = weights.astype(shared.v.dtype)
         if shared.weights is not None:
-            shared.weights[consumer] = weights
+            shared.weights[...] = weights
             plgpu.commit_smem()  # ordinary stores become visible to the tensor cores
-            weights = shared.weights.at[consumer]
+            weights = shared.weights
         plgpu.barrier_wait(shared.v_full.at[stage])
         if tiles.accumulate == "in_place":
             output = unit.add(output, weights, shared.v.at[stage])
@@ -313,14 +315,14 @@ def _store(
     shared: Shared,
     geometry: Geometry,
 ) -> None:
-    shared.q[consumer] = output.astype(shared.q.dtype)  # no product reads the queries any more
+    shared.q[...] = output.astype(shared.q.dtype)  # no product reads the queries any more
     if len(results_g) == 1:
         plgpu.commit_smem()
-        store_heads(shared.q.at[consumer], results_g[0].at[work.slot], work.head, consumer, geometry)
+        store_heads(shared.q, results_g[0].at[work.slot], work.head, consumer, geometry)
     else:
         part_g, normaliser_g = (ref.at[work.split, work.slot, work.head, consumer] for ref in results_g)
-        shared.normaliser[consumer] = normaliser
+        shared.normaliser[...] = normaliser
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(shared.q.at[consumer], part_g)
-        plgpu.copy_smem_to_gmem(shared.normaliser.at[consumer], normaliser_g)
+        plgpu.copy_smem_to_gmem(shared.q, part_g)
+        plgpu.copy_smem_to_gmem(shared.normaliser, normaliser_g)
     plgpu.wait_smem_to_gmem(0)

@@ -57,6 +57,12 @@ class Tiles:
     # through shared memory and makes each product apart: JAX's interpreter can run it, on a GPU it spills at head size
     # 256. Without wgmma both are the same.
     accumulate: Literal["in_place", "fresh"] = "in_place"
+    # 1: each consumer warpgroup in a block of its own, which reads the context again; None: all in one.
+    consumers: Literal[1] | None = None
+
+    def consumers_of(self, geometry: Geometry) -> int:
+        """Consumer warpgroups of one block."""
+        return self.consumers or geometry.consumers
 
     def obstacles(self, geometry: Geometry) -> list[str]:
         """Why the kernel cannot run with these sizes."""
@@ -77,7 +83,7 @@ class Tiles:
 
     def shared_memory_bytes(self, geometry: Geometry) -> int:
         """What one block of threads needs, for 2-byte operands."""
-        query_rows = geometry.consumers * WARPGROUP_ROWS
+        query_rows = self.consumers_of(geometry) * WARPGROUP_ROWS
         queries = query_rows * geometry.head_dim * 2
         context = 2 * self.stages * self.keys * geometry.head_dim * 2
         weights = query_rows * self.keys * 2 if self.stores_weights else 0
@@ -92,13 +98,18 @@ def size_key(geometry: Geometry, *, slots: int, kv_heads: int) -> str:
 
 def default_tiles(geometry: Geometry, *, slots: int, kv_heads: int, sms: int) -> Tiles:
     """Every multiprocessor has one block, and 64 KiB or more of the context are in flight for it, if that much fits."""
-    splits = max(1, sms // (slots * kv_heads))
     deep = geometry.head_dim > 128
+    # ptxas keeps to 168 registers a thread for three warpgroups of compute capability 12: two fit an output of 256.
+    alone = 1 if deep and architecture().capability >= 12 else None
+    groups = geometry.consumers if alone else 1
+    splits = max(1, sms // (slots * kv_heads * groups))
     if architecture().products == "wgmma":
         return Tiles(splits=splits, stages=2 if deep else 4)
     # Keys lie in registers during their product: more of them would spill beside the output.
     keys = 32 if deep else 64
-    tried = [Tiles(splits=splits, keys=n, stages=stages) for n in (keys, KEYS) for stages in (4, 3, 2, 1)]
+    tried = [
+        Tiles(splits=splits, keys=n, stages=stages, consumers=alone) for n in (keys, KEYS) for stages in (4, 3, 2, 1)
+    ]
     return next((tiles for tiles in tried if not tiles.obstacles(geometry)), tried[-1])
 
 

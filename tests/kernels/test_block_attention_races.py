@@ -104,7 +104,8 @@ class Barriers:
         class Recorded(mosaic_gpu.Shared):
             def __init__(self, **scratch):
                 super().__init__(**scratch)
-                outer.shared = self
+                if not hasattr(self.q_full, "ref"):  # not a consumer's part of it
+                    outer.shared = self
 
         self.shared: Any = None
         monkeypatch.setattr(mosaic_gpu, "Shared", Recorded)
