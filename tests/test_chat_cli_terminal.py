@@ -49,12 +49,15 @@ class Terminal:
         shown, _, self._screen = self._screen.partition(text)
         return (shown + text).replace("\r\n", "\n")
 
-    def press_until(self, key: str, text: str) -> None:
-        """Python leaves an interrupt that comes just before it waits for a key until the next key: then press again."""
+    def type_until(self, keys: str, text: str, seconds: float = 5) -> None:
+        """Python leaves an interrupt that comes just before it waits for a key until the next key: then type again.
+
+        That may come later than what it was typed for, and take the keys with it that have been typed since.
+        """
         for _ in range(10):
-            self.type(key)
+            self.type(keys)
             with contextlib.suppress(AssertionError):
-                self.until(text, 5)
+                self.until(text, seconds)
                 return
         raise AssertionError(f"{text!r} was not shown: {self._screen!r}")
 
@@ -109,10 +112,9 @@ def test_an_answer_is_stopped_and_the_chat_goes_on(terminal):
     chat.until("> ")
     chat.type("half a line")
     chat.until("half a line")
-    chat.press_until("\x03", "Ctrl-D leaves")
+    chat.type_until("\x03", "Ctrl-D leaves")
     chat.until("> ")
-    chat.type("Again\n")
-    chat.until("Still here.")
+    chat.type_until("Again\n", "Still here.", seconds=20)
     leave(chat)
 
 

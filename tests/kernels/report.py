@@ -29,7 +29,7 @@ bandwidth. The floor is arithmetic, not a measurement.
 
 
 def rows(gpu: str, program: Program, code: MachineCode) -> list[tuple[str, ...]]:
-    """One row of the table per kernel of the program; the call's bytes stand in its first row."""
+    """One row of the table per kernel of the program, however often launched; the first row has the call's bytes."""
     moved = (f"{program.bytes_moved / 1e6:.1f}", f"{program.bytes_moved / GPU.read(gpu).bandwidth * 1e6:.1f}")
     return [
         (
@@ -42,7 +42,7 @@ def rows(gpu: str, program: Program, code: MachineCode) -> list[tuple[str, ...]]
             f"{kernel.shared_memory_bytes / 1024:.0f}",
             *(moved if index == 0 else ("", "")),
         )
-        for index, kernel in enumerate(code.kernels)
+        for index, kernel in enumerate({kernel.name: kernel for kernel in code.kernels}.values())
     ]
 
 
