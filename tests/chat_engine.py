@@ -78,8 +78,11 @@ def install(engine: ScriptedEngine, patch) -> None:
 
 if __name__ == "__main__":
     import fcntl
+    import signal
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that its Ctrl-C reaches this process
+    # Where the tests run in the background of a shell, an interrupt is ignored, and that is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     install(ScriptedEngine(json.loads(sys.argv[1])), setattr)
     sys.exit(cli.main([str(ASSETS), *sys.argv[2:]]))
