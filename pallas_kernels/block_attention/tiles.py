@@ -54,8 +54,8 @@ class Tiles:
     stages: int = 2  # tiles of keys, and of values, in flight
     keys: int = WGMMA_KEYS  # positions per tile
     # "in_place" adds to the output in its registers; on Hopper it also keeps the weights there. "fresh" passes them
-    # through shared memory and makes each product apart: JAX's interpreter can run it, on a GPU it spills at head size
-    # 256. Without wgmma both are the same.
+    # through shared memory and makes each product apart: with wgmma JAX's interpreter can run only that, on a GPU it
+    # spills at head size 256.
     accumulate: Literal["in_place", "fresh"] = "in_place"
     # 1: each consumer warpgroup in a block of its own, which reads the context again; None: all in one.
     consumers: Literal[1] | None = None

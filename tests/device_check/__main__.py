@@ -25,12 +25,8 @@ from pallas_kernels import tuning
 from tests.device_check import accumulation, kernels, models, tune
 
 PARTS = ("float8", "kernels", "lossless", "cost", "tune")
-BANDWIDTH = {
-    "H100": 3.35e12,
-    "H200": 4.8e12,
-    "B200": 8e12,
-    "B300": 8e12,
-}  # bytes per second, of the vendor's data sheets
+# Bytes per second, of the vendor's data sheets.
+BANDWIDTH = {"H100": 3.35e12, "H200": 4.8e12, "B200": 8e12, "B300": 8e12}
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from unittest import mock
 
 import dspine_jax
 from pallas_kernels.block_attention import api, default_tiles
+from pallas_kernels.device import architecture
 from tests.kernels.interpreter import gpu, interpreting
 from tests.kernels.jax_private import races_found
 from tests.kernels.kernel_pair import kernel_pair
@@ -19,8 +20,9 @@ PROMPTS = ([5, 9, 2, 450, 7], list(range(40, 110)))
 
 
 def interpretable_tiles(*args, **kwargs):
-    """The twin of the attention kernel that the interpreter can run; with mma it is the kernel."""
-    return dataclasses.replace(default_tiles(*args, **kwargs), accumulate="fresh")
+    """Those of the attention kernel, with wgmma those of the twin that the interpreter can run."""
+    tiles = default_tiles(*args, **kwargs)
+    return dataclasses.replace(tiles, accumulate="fresh") if architecture().products == "wgmma" else tiles
 
 
 def generated(pair, new_tokens: int) -> dict:
