@@ -35,19 +35,22 @@ class Client:
         )
 
     def run(self) -> None:
-        """Until it is over; a broken connection is a fault unless the server is down."""
+        """Until it is over."""
         weights, actions = zip(*self.behaviours, strict=True)
         while not self.tally.over:
-            action = self.random.choices(actions, weights)[0]
-            was_down = self.tally.down
-            try:
-                action()
-            except (httpx.TransportError, OSError) as error:
-                if was_down or self.tally.down:
-                    self.tally.ended(action.__name__, "cut by the kill")
-                    time.sleep(0.5)
-                else:
-                    self.tally.fault(f"{action.__name__}: {type(error).__name__}: {error}")
+            self.attempt(self.random.choices(actions, weights)[0])
+
+    def attempt(self, action: Callable[[], None]) -> None:
+        """One behaviour; a broken connection is a fault unless the server is down."""
+        was_down = self.tally.down
+        try:
+            action()
+        except (httpx.TransportError, OSError) as error:
+            if was_down or self.tally.down:
+                self.tally.ended(action.__name__, "cut by the kill")
+                time.sleep(0.5)
+            else:
+                self.tally.fault(f"{action.__name__}: {type(error).__name__}: {error}")
 
     def whole(self) -> None:
         body, wanted = self._greedy()

@@ -91,9 +91,7 @@ def _soak(server: ServerProcess, wanted: Wanted, seconds: float, clients: int, s
         metrics = server.metrics()
     faults = list(tally.faults)
     faults += [f"{name} is {metrics[name]}, wanted 0" for name in AT_REST if metrics[name]]
-    status, lost = _drain(server, wanted)
-    if status != 0 or lost:
-        faults.append(f"draining: exit status {status} (wanted 0), {lost} answers lost (wanted 0)")
+    faults += _drain(server, wanted)
     return {
         "seconds": seconds,  # of service; the restart is not counted
         "clients": clients,
@@ -114,21 +112,32 @@ AT_REST = (
 )
 
 
-def _drain(server: ServerProcess, wanted: Wanted) -> tuple[int, int]:
-    """Tells the server to leave while it answers; its exit status and how many answers were not whole."""
+def _drain(server: ServerProcess, wanted: Wanted) -> list[str]:
+    """Tells the server to leave while it answers; what went wrong."""
+    longest = {key: answer for key, answer in wanted.items() if key[1] == max(COUNTS)}
     tally = Tally()
-    client = Client(server.url, "tiny", wanted, tally, 1)
-    threads = [threading.Thread(target=client.stream) for _ in range(4)]
+    clients = [Client(server.url, "tiny", longest, tally, seed) for seed in range(4)]
+    before = _arrived(server)
+    threads = [threading.Thread(target=client.attempt, args=(client.stream,)) for client in clients]
     for thread in threads:
         thread.start()
-    while len(tally.statuses) == 0:
+    # A client that comes later than the signal is refused, and rightly so.
+    deadline = time.monotonic() + 30
+    while _arrived(server) - before < len(clients) and time.monotonic() < deadline:
         time.sleep(0.001)
     status = server.leave()
     for thread in threads:
         thread.join()
-    started = sum(tally.statuses.values())
-    whole = sum(count for (_, outcome), count in tally.outcomes.items())
-    return status, started - whole + len(tally.faults)
+    left = [f"exit status {status}, wanted 0"] if status != 0 else []
+    if tally.over_with != len(clients):
+        left.append(f"{tally.over_with} requests were answered or refused, wanted {len(clients)}")
+    return [f"draining: {fault}" for fault in (*left, *tally.faults)]
+
+
+def _arrived(server: ServerProcess) -> float:
+    """Requests that the engine has ever been given."""
+    counted = "dspine:num_requests_running", "dspine:num_requests_waiting", "dspine:engine_requests_total"
+    return sum(value for name, value in server.metrics().items() if name.startswith(counted))
 
 
 def main() -> int:

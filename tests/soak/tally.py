@@ -17,6 +17,12 @@ class Tally:
     over: bool = False  # no client begins anything new
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
+    @property
+    def over_with(self) -> int:
+        """Requests that have ended without a fault."""
+        with self._lock:
+            return self.outcomes.total()
+
     def ended(self, kind: str, outcome: str, *, tokens: int = 0) -> None:
         """One request is over."""
         with self._lock:
