@@ -9,7 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.implementation import Implementation
-from pallas_kernels.projection import RowNorm, project_gated, project_norm, project_residual
+from pallas_kernels.projection import project_gated, project_norm, project_residual
+from pallas_kernels.row_norm import RowNorm
 
 
 class Linear(nnx.Module):

@@ -8,6 +8,7 @@ from dspine_jax.cache.draft_ring import DraftCache, DraftRing
 from dspine_jax.request import check_requests, new_state
 from pallas_kernels.block_attention import held_positions
 from tests.drafter_runner import DrafterRunner
+from tests.pages import store
 from tests.tiny import tiny_target_config
 from tests.tolerances import FP32_OP, assert_close
 
@@ -74,7 +75,7 @@ def write_span(ring: DraftRing, start: int, length: int, width: int) -> DraftRin
     """Rows hold their position; `width` rows are given and the first `length` are valid."""
     positions = start + jnp.arange(width)[None]
     values = positions.astype(jnp.float32)[..., None, None]
-    return ring.write(positions, jnp.arange(width)[None] < length, values, -values)
+    return store(ring, ring.places(positions, jnp.arange(width)[None] < length), values, -values)
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 3), (0, 5), (3, 4), (9, 1), (10, 5), (7, 0)])
@@ -102,7 +103,7 @@ def test_which_rows_of_a_long_span_stay_does_not_depend_on_the_order_of_writes(o
     positions = jnp.arange(length)[None, ::order]
     rows = jnp.broadcast_to(positions[..., None, None].astype(jnp.float32), (1, length, 1, 2))
     empty = DraftRing(k=jnp.full((1, ring, 1, 2), -1.0), v=jnp.full((1, ring, 1, 2), -1.0))
-    got = empty.write(positions, jnp.ones((1, length), bool), rows, 2 * rows)
+    got = store(empty, empty.places(positions, jnp.ones((1, length), bool)), rows, 2 * rows)
     held = np.asarray(held_positions(jnp.array([length]), ring))[0]
     assert sorted(held) == list(range(length - ring, length))
     np.testing.assert_array_equal(np.asarray(got.k)[0, :, 0, 0], held)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from dspine_jax.norms import rms_norm, rms_norm_gated, rms_norm_one_plus
-from dspine_jax.rope import apply_rope
 from pallas_kernels.gated_delta import l2_norm
+from pallas_kernels.rope import Rope
 from tests.tolerances import BF16_OP, FP32_OP, FP32_ROPE, FP32_SCORE, assert_close
 
 EPS = 1e-2  # large enough that a wrong place for it shows
@@ -71,7 +71,7 @@ def test_rope_turns_pairs_and_passes_the_rest(rotary_dim):
     half = rotary_dim // 2
     angle = positions[..., None, None] * 1e4 ** (-2 * np.arange(half) / rotary_dim)
     turned = (x[..., :half] + 1j * x[..., half:rotary_dim]) * np.exp(1j * angle)
-    got = apply_rope(jnp.asarray(x), jnp.asarray(positions), rotary_dim=rotary_dim, theta=1e4)
+    got = Rope(rotary_dim, 1e4)(jnp.asarray(x), jnp.asarray(positions))
     assert_close("real", got[..., :half], turned.real, FP32_ROPE)
     assert_close("imaginary", got[..., half:rotary_dim], turned.imag, FP32_ROPE)
     np.testing.assert_array_equal(got[..., rotary_dim:], x[..., rotary_dim:])
@@ -81,10 +81,7 @@ def test_rope_scores_depend_on_distance_only():
     q, k = draw(1, 1, 1, 16), draw(1, 1, 1, 16, seed=1)
 
     def score(a, b):
-        rotated = (
-            apply_rope(jnp.asarray(x), jnp.full((1, 1), p, jnp.int32), rotary_dim=8, theta=1e7)
-            for x, p in ((q, a), (k, b))
-        )
+        rotated = (Rope(8, 1e7)(jnp.asarray(x), jnp.full((1, 1), p, jnp.int32)) for x, p in ((q, a), (k, b)))
         left, right = rotated
         return float(jnp.sum(left * right))
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dspine_jax.cache.paged_kv import PagedKV, identity_page_table
-from tests.pages import read_pages
+from tests.pages import read_pages, store
 from tests.target_cases import BLOCK, PLAIN, PROMPT, SLOTS
 from tests.target_runner import runner_of
 from tests.tolerances import FP32_LOGITS, assert_close
@@ -31,7 +31,7 @@ def test_rows_past_the_last_page_are_dropped():
     positions = jnp.asarray([[6, 7, 8, 9], [0, 1, 2, 3]], dtype=jnp.int32)
     valid = jnp.asarray([[True, True, True, True], [False, True, False, False]])
     rows = jnp.arange(1.0, 9.0).reshape(2, 4, 1, 1) * jnp.ones((1, 1, 1, 3))
-    keys, values = read_pages(kv.write(table, positions, valid, rows, -rows), table)
+    keys, values = read_pages(store(kv, kv.places(table, positions, valid), rows, -rows), table)
     want = np.zeros((2, 8))
     want[0, 6:] = 1, 2
     want[1, 1] = 6

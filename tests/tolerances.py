@@ -67,6 +67,8 @@ DEVICE_KERNELS = {
     "project": BF16_OP,
     "project_gated": BF16_OP,
     "project_norm": BF16_OP,
+    "rotate_heads": BF16_OP,
+    "rotate_and_store": BF16_OP,
     "paged_block_attention": BF16_ATTENTION,
     "ring_block_attention": BF16_ATTENTION,
     # Also the share of tokens that may differ: of nearly equal scores another one may be chosen.

@@ -23,23 +23,25 @@ class DraftRing:
     k: Float[Array, "B R K D"]
     v: Float[Array, "B R K D"]
 
-    def write(
-        self,
-        positions: Int[Array, "B T"],
-        valid: Bool[Array, "B T"],
-        k: Float[Array, "B T K D"],
-        v: Float[Array, "B T K D"],
-    ) -> "DraftRing":
-        """Stores the valid rows; of a span longer than the ring only its last R rows."""
+    @property
+    def rows(self) -> tuple[Float[Array, "BR K D"], Float[Array, "BR K D"]]:
+        """Keys and values, slot after slot."""
+        return self.k.reshape(-1, *self.k.shape[2:]), self.v.reshape(-1, *self.v.shape[2:])
+
+    def with_rows(self, k: Float[Array, "BR K D"], v: Float[Array, "BR K D"]) -> "DraftRing":
+        """The ring with these rows."""
+        return DraftRing(k=k.reshape(self.k.shape), v=v.reshape(self.v.shape))
+
+    def places(self, positions: Int[Array, "B T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+        """Which of `rows` each position has; of a span longer than the ring only its last R positions have one.
+
+        No place is the number of rows.
+        """
         slots, ring = self.k.shape[:2]
         end = jnp.max(jnp.where(valid, positions + 1, 0), axis=1, keepdims=True)
         keep = valid & (positions >= end - ring)
-        row = jnp.where(keep, positions % ring, ring)
-        slot = jnp.arange(slots)[:, None]
-        return DraftRing(
-            k=self.k.at[slot, row].set(k.astype(self.k.dtype), mode="drop"),
-            v=self.v.at[slot, row].set(v.astype(self.v.dtype), mode="drop"),
-        )
+        first = ring * jnp.arange(slots, dtype=positions.dtype)[:, None]
+        return jnp.where(keep, first + positions % ring, slots * ring)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["layers"], meta_fields=[])

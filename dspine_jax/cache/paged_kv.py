@@ -21,25 +21,26 @@ class PagedKV:
         shape = (pages, page, heads, dim)
         return PagedKV(k=jnp.zeros(shape, dtype), v=jnp.zeros(shape, dtype))
 
-    def write(
-        self,
-        table: Int[Array, "B pages"],
-        positions: Int[Array, "B T"],
-        valid: Bool[Array, "B T"],
-        k: Float[Array, "B T K D"],
-        v: Float[Array, "B T K D"],
-    ) -> "PagedKV":
-        """Stores the valid rows. A row that is invalid or past the slot's last page is dropped, never clamped."""
+    @property
+    def rows(self) -> tuple[Float[Array, "R K D"], Float[Array, "R K D"]]:
+        """Keys and values, page after page."""
+        return self.k.reshape(-1, *self.k.shape[2:]), self.v.reshape(-1, *self.v.shape[2:])
+
+    def with_rows(self, k: Float[Array, "R K D"], v: Float[Array, "R K D"]) -> "PagedKV":
+        """The pages with these rows."""
+        return PagedKV(k=k.reshape(self.k.shape), v=v.reshape(self.v.shape))
+
+    def places(
+        self, table: Int[Array, "B pages"], positions: Int[Array, "B T"], valid: Bool[Array, "B T"]
+    ) -> Int[Array, "B T"]:
+        """Which of `rows` each position has. One that is invalid or past the slot's last page has none: the number of
+        rows, never another one's place.
+        """
         pages, page = self.k.shape[:2]
         index = positions // page
         inside = valid & (index < table.shape[1])
         at = jnp.take_along_axis(table, jnp.minimum(index, table.shape[1] - 1), axis=1)
-        at = jnp.where(inside, at, pages)
-        row = positions % page
-        return PagedKV(
-            k=self.k.at[at, row].set(k.astype(self.k.dtype), mode="drop"),
-            v=self.v.at[at, row].set(v.astype(self.v.dtype), mode="drop"),
-        )
+        return jnp.where(inside, at * page + positions % page, pages * page)
 
 
 def identity_page_table(slots: int, pages_per_slot: int) -> Int[Array, "B pages"]:

@@ -7,11 +7,12 @@ from jaxtyping import Array, Float, Int
 from dspine_jax.cache.draft_ring import DraftRing
 from dspine_jax.config import DrafterConfig
 from dspine_jax.layers import Linear, Scale
-from dspine_jax.norms import rms_norm
-from dspine_jax.rope import apply_rope
+from pallas_kernels.attention_inputs import Heads, rotate_heads
 from pallas_kernels.block_attention import ring_block_attention
 from pallas_kernels.implementation import Implementation
-from pallas_kernels.projection import RowNorm, project, project_norm
+from pallas_kernels.projection import project, project_norm
+from pallas_kernels.rope import Rope
+from pallas_kernels.row_norm import RowNorm
 
 
 class DraftAttention(nnx.Module):
@@ -34,12 +35,14 @@ class DraftAttention(nnx.Module):
         self.q_norm = Scale(dim, dtype)
         self.k_norm = Scale(dim, dtype)
 
-    def key_value(
-        self, k: Float[Array, "B T KD"], v: Float[Array, "B T KD"], positions: Int[Array, "B T"]
-    ) -> tuple[Float[Array, "B T K D"], Float[Array, "B T K D"]]:
-        """Keys (normed, rotated) and values of any rows at absolute positions, from what k_proj and v_proj give."""
-        k, v = (one.reshape(*one.shape[:2], -1, self.config.head_dim) for one in (k, v))
-        return self._rotate(rms_norm(k, self.k_norm.weight[...], self.config.rms_norm_eps), positions), v
+    def keys(self, rows: Float[Array, "B T KD"]) -> Heads:
+        """What k_proj gives, to be normed and rotated."""
+        return self._heads(rows, self.k_norm, self.config.num_key_value_heads)
+
+    @property
+    def rope(self) -> Rope:
+        """All of a head is rotated."""
+        return Rope(self.config.head_dim, self.config.rope_theta)
 
     def __call__(
         self,
@@ -52,15 +55,14 @@ class DraftAttention(nnx.Module):
         """`positions` start at the anchor's, which is also the number of context positions."""
         weights = [one.weight[...] for one in (self.q_proj, self.k_proj, self.v_proj)]
         q, k, v = project(x, weights, implementation=self.implementation)
-        q = q.reshape(*x.shape[:2], -1, self.config.head_dim)
-        q = self._rotate(rms_norm(q, self.q_norm.weight[...], self.config.rms_norm_eps), positions)
-        k, v = self.key_value(k, v, positions)
+        queries = self._heads(q, self.q_norm, self.config.num_attention_heads)
+        q, k = rotate_heads([queries, self.keys(k)], positions, self.rope, implementation=self.implementation)
         o = ring_block_attention(
             q,
             context.k,
             context.v,
             k,
-            v,
+            v.reshape(k.shape),
             positions[:, 0],
             window=self.window,
             causal=self.causal,
@@ -69,5 +71,5 @@ class DraftAttention(nnx.Module):
         o, out = o.reshape(*x.shape[:2], -1), self.o_proj.weight[...]
         return project_norm(o, out, residual, norm, implementation=self.implementation)
 
-    def _rotate(self, x, positions):
-        return apply_rope(x, positions, rotary_dim=self.config.head_dim, theta=self.config.rope_theta)
+    def _heads(self, rows, scale, count):
+        return Heads(rows, RowNorm(scale.weight[...], self.config.rms_norm_eps, "plain"), count, self.config.head_dim)

@@ -13,9 +13,11 @@ from dspine_jax.config import DrafterConfig
 from dspine_jax.drafter.attention import DraftAttention
 from dspine_jax.layers import Embedding, GatedMLP, Linear, Scale
 from dspine_jax.norms import rms_norm
+from pallas_kernels.attention_inputs import rotate_and_store, rotate_heads
 from pallas_kernels.bridge import BridgeGates, bridge
 from pallas_kernels.implementation import Implementation
-from pallas_kernels.projection import RowNorm, project, project_norm
+from pallas_kernels.projection import project, project_norm
+from pallas_kernels.row_norm import RowNorm
 from pallas_kernels.tail import refine
 
 
@@ -108,21 +110,38 @@ class Drafter(nnx.Module):
         cache: DraftCache,
     ) -> DraftCache:
         """Fuses target features once and stores every layer's keys and values of the valid rows."""
-        layers = [
-            ring.write(positions, valid, k, v)
-            for ring, (k, v) in zip(cache.layers, self.context(features, positions), strict=True)
-        ]
-        return DraftCache(layers=tuple(layers))
+        rings = []
+        for layer, ring, (k, v) in zip(self.layers, cache.layers, self._context_rows(features), strict=True):
+            _, *stored = rotate_and_store(
+                [],
+                layer.self_attn.keys(k),
+                v,
+                *ring.rows,
+                ring.places(positions, valid),
+                positions,
+                layer.self_attn.rope,
+                implementation=self._for_rows(features),
+            )
+            rings.append(ring.with_rows(*stored))
+        return DraftCache(layers=tuple(rings))
 
     def context(
         self, features: Float[Array, "B T F"], positions: Int[Array, "B T"]
     ) -> list[tuple[Float[Array, "B T K D"], Float[Array, "B T K D"]]]:
         """Keys and values of every layer for target features at these positions."""
-        # All layers read the same rows.
+        implementation = self._for_rows(features)
+        heads = []
+        for layer, (k, v) in zip(self.layers, self._context_rows(features), strict=True):
+            own = layer.self_attn
+            (k,) = rotate_heads([own.keys(k)], positions, own.rope, implementation=implementation)
+            heads.append((k, v.reshape(k.shape)))
+        return heads
+
+    def _context_rows(self, features):
+        """What k_proj and v_proj of every layer give for these features; all layers read the same rows."""
         weights = [one.weight[...] for layer in self.layers for one in (layer.self_attn.k_proj, layer.self_attn.v_proj)]
         both = project(self.fuse(features), weights, implementation=self._for_rows(features))
-        pairs = zip(self.layers, both[::2], both[1::2], strict=True)
-        return [layer.self_attn.key_value(k, v, positions) for layer, k, v in pairs]
+        return list(zip(both[::2], both[1::2], strict=True))
 
     def fuse(self, features: Float[Array, "B T F"]) -> Float[Array, "B T H"]:
         """C = RMSNorm(fc(features); hidden_norm); it does not pass through any input_layernorm."""

@@ -1,6 +1,5 @@
 """Full attention of the target, gated or not: partial rotary embedding, paged keys and values."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -9,11 +8,13 @@ from dspine_jax.cache.paged_kv import PagedKV
 from dspine_jax.config import TargetConfig
 from dspine_jax.layers import Linear, Scale
 from dspine_jax.norms import target_norm
-from dspine_jax.rope import apply_rope
 from dspine_jax.target.rows import Rows
+from pallas_kernels.attention_inputs import Heads, rotate_and_store
 from pallas_kernels.block_attention import paged_block_attention
 from pallas_kernels.implementation import Implementation
-from pallas_kernels.projection import RowNorm, project, project_norm
+from pallas_kernels.projection import project, project_norm
+from pallas_kernels.rope import Rope
+from pallas_kernels.row_norm import RowNorm
 
 
 class Attention(nnx.Module):
@@ -47,23 +48,26 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "B T H"], Float[Array, "B T H"], PagedKV]:
         cfg = self.config
         implementation = rows.implementation(self.implementation)
-        heads = (*x.shape[:2], -1)
         weights = [one.weight[...] for one in (self.q_proj, self.k_proj, self.v_proj)]
         q, k, v = project(x, weights, implementation=implementation)
-        q = q.reshape(*x.shape[:2], cfg.num_attention_heads, -1)
-        # Query and gate are interleaved per head: [query of head 0, gate of head 0, query of head 1, ...].
-        q, gate = jnp.split(q, [cfg.head_dim], axis=-1)
-        k, v = (one.reshape(*heads, cfg.head_dim) for one in (k, v))
-        q, k = (
-            target_norm(scale.weight[...], cfg.rms_norm_eps, cfg.norms_are_offsets)(rows_of_heads)
-            for scale, rows_of_heads in ((self.q_norm, q), (self.k_norm, k))
+        (q_heads,), k_rows, v_rows = rotate_and_store(
+            [Heads(q, self._norm(self.q_norm), cfg.num_attention_heads, cfg.head_dim)],
+            Heads(k, self._norm(self.k_norm), cfg.num_key_value_heads, cfg.head_dim),
+            v,
+            *kv.rows,
+            kv.places(table, rows.positions, rows.valid),
+            rows.positions,
+            Rope(cfg.rotary_dim, cfg.rope_theta),
+            implementation=implementation,
         )
-        q = apply_rope(q, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
-        k = apply_rope(k, rows.positions, rotary_dim=cfg.rotary_dim, theta=cfg.rope_theta)
+        kv = kv.with_rows(k_rows, v_rows)
+        # Query and gate are interleaved per head: [query of head 0, gate of head 0, query of head 1, ...].
+        gate = q.reshape(*q_heads.shape[:3], -1) if cfg.attn_output_gate else None
+        o = paged_block_attention(
+            q_heads, kv.k, kv.v, table, rows.positions[:, 0], gate=gate, implementation=implementation
+        )
+        o, out = o.reshape(*x.shape[:2], -1), self.o_proj.weight[...]
+        return *project_norm(o, out, residual, norm, implementation=implementation), kv
 
-        kv = kv.write(table, rows.positions, rows.valid, k, v)
-        o = paged_block_attention(q, kv.k, kv.v, table, rows.positions[:, 0], implementation=implementation)
-        if cfg.attn_output_gate:
-            o = o * jax.nn.sigmoid(gate)
-        out = self.o_proj.weight[...]
-        return *project_norm(o.reshape(heads), out, residual, norm, implementation=implementation), kv
+    def _norm(self, scale: Scale) -> RowNorm:
+        return target_norm(scale.weight[...], self.config.rms_norm_eps, self.config.norms_are_offsets)

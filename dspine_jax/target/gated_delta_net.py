@@ -18,7 +18,8 @@ from pallas_kernels.gated_delta import (
     take_rows,
 )
 from pallas_kernels.implementation import Implementation
-from pallas_kernels.projection import RowNorm, project, project_norm
+from pallas_kernels.projection import project, project_norm
+from pallas_kernels.row_norm import RowNorm
 
 
 class Conv(nnx.Module):

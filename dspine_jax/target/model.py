@@ -17,7 +17,7 @@ from dspine_jax.target.attention import Attention
 from dspine_jax.target.gated_delta_net import GatedDeltaNet
 from dspine_jax.target.rows import Rows
 from pallas_kernels.implementation import Implementation
-from pallas_kernels.projection import RowNorm
+from pallas_kernels.row_norm import RowNorm
 
 
 class Layer(nnx.Module):

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.block_attention.combine import COLUMNS
+from pallas_kernels.block_attention.gate import gated
 from pallas_kernels.block_attention.mosaic_gpu import paged_block_attention_mosaic_gpu, ring_block_attention_mosaic_gpu
 from pallas_kernels.block_attention.reference import paged_block_attention_reference, ring_block_attention_reference
 from pallas_kernels.block_attention.tiles import MAX_ROWS, Geometry, Tiles, default_tiles, size_key
@@ -20,35 +22,41 @@ def paged_block_attention(
     page_table: Int[Array, "B pages"],
     start: Int[Array, " B"],
     *,
+    gate: Float[Array, "B T N G"] | None = None,
     implementation: Implementation | None = None,
     tiles: Tiles | None = None,
 ) -> Float[Array, "B T N D"]:
     """Row t of slot b reads the positions 0 .. start[b] + t from the slot's pages; the result has q's dtype.
 
-    The new rows' own keys and values are already in the pages; rows of a page that hold no position yet must be
-    finite. The kernel wants bfloat16, at most 16 rows, a head size of 64, 128, 192 or 256, pages of a multiple of 64
-    positions and int32 tables; `tiles` is for it alone. Raises ValueError for shapes that do not fit together, and for
-    a named implementation that cannot run.
+    With a gate each head is multiplied by the sigmoid of its gate's last D numbers: what comes before them may be the
+    query, as a projection leaves both side by side. The new rows' own keys and values are already in the pages; rows of
+    a page that hold no position yet must be finite. The kernel wants bfloat16, at most 16 rows, a head size of 64, 128,
+    192 or 256, pages of a multiple of 64 positions and int32 tables; `tiles` is for it alone. Raises ValueError for
+    shapes that do not fit together, and for a named implementation that cannot run.
     """
     _check_heads(q, k_pages, v_pages, names=("k_pages", "v_pages"))
     _check_per_slot(q, start, "start")
     if page_table.ndim != 2 or page_table.shape[0] != q.shape[0]:
         raise ValueError(f"page_table has shape {page_table.shape}, wanted one row of pages per slot: {q.shape[0]}")
-    obstacles = _obstacles(q, (k_pages, v_pages), tiles)
+    if gate is not None and (gate.shape[:3] != q.shape[:3] or gate.shape[3] < q.shape[3]):
+        raise ValueError(f"gate has shape {gate.shape}, wanted {q.shape[:3]} heads of at least {q.shape[3]} numbers")
+    obstacles = _obstacles(q, (k_pages, v_pages, *([] if gate is None else [gate])), tiles)
     keys = (tiles or Tiles(splits=1)).keys
     if k_pages.shape[1] % keys:
         obstacles.append(f"a page has {k_pages.shape[1]} positions, wanted a multiple of {keys}")
+    if gate is not None and gate.shape[3] % COLUMNS:
+        obstacles.append(f"a gate and what comes before it are {gate.shape[3]} long, wanted a multiple of {COLUMNS}")
     if {page_table.dtype, start.dtype} != {jnp.dtype(jnp.int32)}:
         obstacles.append(f"page_table and start are {page_table.dtype} and {start.dtype}, wanted int32")
     operands = (q, k_pages, v_pages, page_table, start)
     op = "paged_block_attention"
     match resolve(op, implementation, obstacles):
         case "mosaic_gpu":
-            return paged_block_attention_mosaic_gpu(*operands, tiles=tiles or _tiles(op, q, k_pages))
+            return paged_block_attention_mosaic_gpu(*operands, gate, tiles=tiles or _tiles(op, q, k_pages))
         case "xla":
-            return paged_block_attention_xla(*operands)
+            return gated(paged_block_attention_xla(*operands), gate)
         case "reference":
-            return paged_block_attention_reference(*operands).astype(q.dtype)
+            return gated(paged_block_attention_reference(*operands), gate).astype(q.dtype)
 
 
 def ring_block_attention(
@@ -115,15 +123,15 @@ def _check_per_slot(q: Array, value: Array, name: str) -> None:
         raise ValueError(f"{name} has shape {value.shape}, wanted one number per slot: {q.shape[:1]}")
 
 
-def _obstacles(q: Array, context: tuple[Array, ...], tiles: Tiles | None) -> list[str]:
-    """Why the kernel cannot run: what both kinds of context have in common."""
+def _obstacles(q: Array, others: tuple[Array, ...], tiles: Tiles | None) -> list[str]:
+    """Why the kernel cannot run: what both kinds of context have in common. The first of `others` are keys."""
     rows = q.shape[1]
-    geometry = _geometry(q, context[0])
+    geometry = _geometry(q, others[0])
     found = geometry.obstacles()
     if rows > MAX_ROWS:
         found.append(f"there are {rows} new rows per slot, wanted at most {MAX_ROWS}")
-    if any(x.dtype != jnp.bfloat16 for x in (q, *context)):
-        found.append(f"the operands are {sorted({str(x.dtype) for x in (q, *context)})}, wanted bfloat16")
+    if any(x.dtype != jnp.bfloat16 for x in (q, *others)):
+        found.append(f"the operands are {sorted({str(x.dtype) for x in (q, *others)})}, wanted bfloat16")
     if tiles is not None:
         found += tiles.obstacles(geometry)
     return found

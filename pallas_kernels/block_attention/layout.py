@@ -34,6 +34,21 @@ def head_rows(consumer: jax.Array, geometry: Geometry) -> Iterator[tuple[jax.Arr
         yield consumer * geometry.heads_per_consumer + j, pl.ds(j * geometry.rows, geometry.rows)
 
 
+def load_heads(
+    source_g: Ref,  # [T, N, d]
+    tile_s: Ref,  # [64, d]
+    loaded: Ref,
+    kv_head: jax.Array,
+    consumer: jax.Array,
+    geometry: Geometry,
+) -> None:
+    """Starts `geometry.heads_per_consumer` copies: of a consumer's query heads to their rows of its tile."""
+    for head, rows in head_rows(consumer, geometry):
+        # Heads past the last are never stored; a copy of the last one keeps their rows finite.
+        n = kv_head * geometry.groups + jnp.minimum(head, geometry.groups - 1)
+        plgpu.copy_gmem_to_smem(source_g.at[:, n], tile_s.at[rows], loaded)
+
+
 def store_heads(
     tile_s: Ref,  # [64, d]
     output_g: Ref,  # [T, N, d]

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.block_attention.combine import combine
 from pallas_kernels.block_attention.context import Context, PagedContext, RingContext
+from pallas_kernels.block_attention.gate import gated
 from pallas_kernels.block_attention.layout import (
     ROW,
     SWIZZLE,
@@ -28,7 +29,7 @@ from pallas_kernels.block_attention.layout import (
     UNSEEN,
     Ref,
     constant,
-    head_rows,
+    load_heads,
     store_heads,
 )
 from pallas_kernels.block_attention.tiles import MAX_CONSUMERS, WARPGROUP_ROWS, Geometry, Tiles
@@ -47,12 +48,14 @@ def paged_block_attention_mosaic_gpu(
     v_pages: Float[Array, "P page K D"],
     page_table: Int[Array, "B pages"],
     start: Int[Array, " B"],
+    gate: Float[Array, "B T N G"] | None,
     *,
     tiles: Tiles,
 ) -> Float[Array, "B T N D"]:
     """Reads each page where it lies."""
     context = functools.partial(PagedContext.of, rows=q.shape[1], tile=tiles.keys)
-    return _attend(q, context, (k_pages, v_pages, page_table, start), kv_heads=k_pages.shape[2], tiles=tiles)
+    operands = (k_pages, v_pages, page_table, start)
+    return _attend(q, context, operands, gate, kv_heads=k_pages.shape[2], tiles=tiles)
 
 
 @functools.partial(jax.jit, static_argnames=("window", "causal", "tiles"))
@@ -71,20 +74,22 @@ def ring_block_attention_mosaic_gpu(
     """Reads only the ring's tiles that hold a visible position."""
     context = functools.partial(RingContext.of, tile=tiles.keys, window=window, causal=causal)
     operands = (ring_k, ring_v, block_k, block_v, length)
-    return _attend(q, context, operands, kv_heads=ring_k.shape[2], tiles=tiles)
+    return _attend(q, context, operands, None, kv_heads=ring_k.shape[2], tiles=tiles)
 
 
 def _attend(
     q: Float[Array, "B T N D"],
     make_context: Callable[..., Context],
     operands: Sequence[jax.Array],
+    gate: Float[Array, "B T N G"] | None,
     *,
     kv_heads: int,
     tiles: Tiles,
 ) -> Float[Array, "B T N D"]:
     slots, rows, heads, dim = q.shape
     geometry = Geometry.of(rows, heads // kv_heads, dim)
-    q = jnp.pad(q, ((0, 0), (0, geometry.rows - rows), (0, 0), (0, 0)))
+    more_rows = (0, 0), (0, geometry.rows - rows), (0, 0), (0, 0)
+    q, gate = jnp.pad(q, more_rows), None if gate is None else jnp.pad(gate, more_rows)
     whole = [jax.ShapeDtypeStruct(q.shape, q.dtype)]
     split = (tiles.splits, slots, kv_heads, geometry.consumers, WARPGROUP_ROWS)
     in_parts = [jax.ShapeDtypeStruct((*split, dim), q.dtype), jax.ShapeDtypeStruct(split, jnp.float32)]
@@ -106,10 +111,10 @@ def _attend(
     )
     results = kernel(q, operands)
     if tiles.splits == 1:
-        (joined,) = results
+        joined = gated(results[0], gate)
     else:
         parts, normalisers = results
-        joined = combine(parts, normalisers, geometry)
+        joined = combine(parts, normalisers, gate, geometry)
     return joined[:, :rows]
 
 
@@ -206,7 +211,8 @@ def _block(
             plgpu.set_max_registers(232, action="increase")
         own = shared.of_consumer(warpgroup)
         consumer = lax.axis_index("group") * consumers + warpgroup
-        _load_queries(q_g.at[work.slot], work.head, consumer, own, geometry)
+        load_heads(q_g.at[work.slot], own.q, own.q_full, work.head, consumer, geometry)
+        plgpu.barrier_wait(own.q_full)
         output, normaliser = _consume(unit, context, work, own, geometry, tiles)
         _store(output, normaliser, results_g, work, consumer, own, geometry)
 
@@ -239,20 +245,6 @@ def _produce(context: Context, work: Work, shared: Shared, tiles: Tiles) -> None
     lax.fori_loop(0, work.steps, step, ())
     # The releases of the last tiles: nobody else waits for them, and a barrier must not be left half way.
     lax.fori_loop(jnp.maximum(work.steps - tiles.stages, 0), work.steps, drain, ())
-
-
-def _load_queries(
-    q_g: Ref,  # [T, N, D]
-    kv_head: jax.Array,
-    consumer: jax.Array,
-    shared: Shared,
-    geometry: Geometry,
-) -> None:
-    for head, rows in head_rows(consumer, geometry):
-        # Heads past the last are never stored; a copy of the last one keeps their rows finite.
-        n = kv_head * geometry.groups + jnp.minimum(head, geometry.groups - 1)
-        plgpu.copy_gmem_to_smem(q_g.at[:, n], shared.q.at[rows], shared.q_full)
-    plgpu.barrier_wait(shared.q_full)
 
 
 def _consume(

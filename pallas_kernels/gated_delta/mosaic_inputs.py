@@ -15,18 +15,14 @@ from jaxtyping import Array, BFloat16, Float, Int
 from pallas_kernels.bf16_parts import PARTS, split
 from pallas_kernels.gated_delta.log_decay import split_decay
 from pallas_kernels.gated_delta.mosaic_replay_operands import BLOCK, DECAY, FACTOR, GATES, HIGH, LOW
+from pallas_kernels.warp_rows import BY_ROW, COLUMNS, NO_SCRATCH, load_tile
 
 DIM = 128  # of a key head and of a value head: a line of 128 channels
 WIDTH = 4  # taps of the convolution
-# Of [16, 128]: eight lanes of a warp share a row, so that its sum of squares needs no other warp.
-BY_ROW = plgpu.Layout.TILED(plgpu.Tiling(((16, 32), (4, 32), (4,))), warp_dims=(-5,), lane_dims=(-3, -2), vector_dim=-1)
-CHANNELS = BY_ROW.reduce(0)
 # Of [128, 4]: a thread has all taps of one channel.
 BY_CHANNEL = plgpu.Layout.TILED(
     plgpu.Tiling(((DIM, WIDTH), (32, WIDTH))), warp_dims=(-4,), lane_dims=(-2,), vector_dim=-1
 )
-# A reduction must stay within a warp: without a buffer any other does not compile.
-NO_SCRATCH = plgpu.CompilerParams(reduction_scratch_bytes=0)
 
 
 def replay_inputs(
@@ -60,7 +56,7 @@ def replay_inputs(
             before, block = (window_s.at[index, rows] for rows in (pl.ds(0, WIDTH - 1), pl.ds(WIDTH - 1, BLOCK)))
             plgpu.copy_gmem_to_smem(conv_g.at[slot, pl.ds(accepted, WIDTH - 1), channels], before, loaded)
             plgpu.copy_gmem_to_smem(mixed_g.at[slot, :, channels], block, loaded)
-            taps = _load(taps_g.at[channels], BY_CHANNEL).astype(jnp.float32)
+            taps = load_tile(taps_g.at[channels], BY_CHANNEL).astype(jnp.float32)
             place = plgpu.broadcasted_iota(jnp.int32, (DIM, WIDTH), 1, layout=BY_CHANNEL)
             for tap in range(WIDTH):  # turned: a tap of all channels side by side
                 taps_s[index, tap] = jnp.sum(jnp.where(place == tap, taps, 0.0), axis=1)
@@ -68,8 +64,8 @@ def replay_inputs(
         def convolved(index, channels):
             total = None
             for tap in range(WIDTH):
-                row = _load(window_s.at[index, pl.ds(tap, BLOCK)], BY_ROW).astype(jnp.float32)
-                term = row * lax.broadcast_in_dim(_load(taps_s.at[index, tap], CHANNELS), (BLOCK, DIM), [1])
+                row = load_tile(window_s.at[index, pl.ds(tap, BLOCK)], BY_ROW).astype(jnp.float32)
+                term = row * lax.broadcast_in_dim(load_tile(taps_s.at[index, tap], COLUMNS), (BLOCK, DIM), [1])
                 total = term if total is None else total + term
             assert total is not None
             plgpu.copy_smem_to_gmem(window_s.at[index], conv_g.at[slot, :, channels])
@@ -85,7 +81,7 @@ def replay_inputs(
             load(1, queries, both_loaded)
             row = plgpu.broadcasted_iota(jnp.int32, (BLOCK, DIM), 0, layout=BY_ROW)
             # Rejected rows may hold anything: they are replaced, not multiplied by zero.
-            recorded = jnp.where(row < accepted, _load(keys_g.at[slot, :, key_head], BY_ROW), 0.0)
+            recorded = jnp.where(row < accepted, load_tile(keys_g.at[slot, :, key_head], BY_ROW), 0.0)
             plgpu.barrier_wait(both_loaded)
             plgpu.commit_smem()
             k, q = _unit(convolved(0, keys)), _unit(convolved(1, queries)) * DIM**-0.5
@@ -156,7 +152,3 @@ def _unit(x):
     """Rows of unit length; see `l2_norm`."""
     scale = lax.rsqrt(jnp.sum(jnp.square(x), axis=1) + 1e-6)
     return x * lax.broadcast_in_dim(scale, x.shape, [0])
-
-
-def _load(ref, layout):
-    return plgpu.load(ref, layout=layout, optimized=False)

@@ -7,11 +7,9 @@ project_norm       the same, and the norm of it: what the next layer reads
 """
 
 from pallas_kernels.projection.api import project, project_gated, project_norm, project_residual
-from pallas_kernels.projection.norm import RowNorm
 from pallas_kernels.projection.tiles import Tiles, candidate_tiles, default_tiles
 
 __all__ = [
-    "RowNorm",
     "Tiles",
     "candidate_tiles",
     "default_tiles",

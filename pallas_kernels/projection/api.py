@@ -11,8 +11,8 @@ from pallas_kernels.device import num_sms
 from pallas_kernels.implementation import Implementation, resolve
 from pallas_kernels.projection import mosaic_gpu, reference, xla
 from pallas_kernels.projection.mosaic_rows import THREADS, residual_rows
-from pallas_kernels.projection.norm import Form, RowNorm
 from pallas_kernels.projection.tiles import ROW_LIMIT, STEP, Kind, Tiles, default_tiles
+from pallas_kernels.row_norm import Form, RowNorm
 from pallas_kernels.tuning import tuned_tiles
 
 LINES = 8  # rows of a matrix that TMA copies together

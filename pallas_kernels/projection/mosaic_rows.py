@@ -8,7 +8,7 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
-from pallas_kernels.projection.norm import RowNorm, scaled
+from pallas_kernels.row_norm import RowNorm, scaled
 
 THREADS = 128
 

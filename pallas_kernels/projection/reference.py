@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.projection.norm import RowNorm
+from pallas_kernels.row_norm import RowNorm
 
 
 def project_reference(x: Float[Array, "T K"], weight: Float[Array, "O K"]) -> Float[Array, "T O"]:

@@ -17,16 +17,34 @@ def arguments(program: Program, seed: int) -> tuple[Any, ...]:
     return _SENSE.get(program.op, lambda *given: given)(*values)
 
 
-def _paged(q, k, v, table, start):
-    """Every slot's pages in a shuffled order, and a context that fills them."""
+def _paged(q, k, v, table, start, gate):
+    """Every slot's pages in a shuffled order, and a context that fills them; gates near one."""
     pages = jax.random.permutation(jax.random.key(1), k.shape[0])[: table.size].reshape(table.shape)
     full = table.shape[1] * k.shape[1] - q.shape[1]
-    return 4 * q, k, v, pages.astype(table.dtype), jnp.full_like(start, full)
+    gate = gate * gate.shape[-1] ** 0.5
+    return 4 * q, k, v, pages.astype(table.dtype), jnp.full_like(start, full), gate
 
 
 def _ring(q, k, v, block_k, block_v, length):
     """A ring that has gone round."""
     return 4 * q, k, v, block_k, block_v, jnp.full_like(length, 2 * k.shape[1] + 5)
+
+
+def _rotated(*given):
+    """Positions of a long context."""
+    *others, positions = given
+    return *others, _far(positions)
+
+
+def _stored(caches, *given):
+    """The same, and a place of its own for each row."""
+    *others, at, positions = given
+    places = jax.random.permutation(jax.random.key(2), len(caches[0]))[: at.size].reshape(at.shape)
+    return caches, *others, places.astype(at.dtype), _far(positions)
+
+
+def _far(positions):
+    return 30_000 + jnp.broadcast_to(jnp.arange(positions.shape[1], dtype=positions.dtype), positions.shape)
 
 
 def _gated(x, gate, up):
@@ -72,6 +90,8 @@ def _unit(x):
 
 
 _SENSE: dict[str, Callable[..., tuple]] = {
+    "rotate_heads": _rotated,
+    "rotate_and_store": _stored,
     "paged_block_attention": _paged,
     "ring_block_attention": _ring,
     "project_gated": _gated,

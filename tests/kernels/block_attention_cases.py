@@ -51,6 +51,14 @@ def paged_case(
     return operands, _expected(sizes, q, k, v, lambda reader, _start: range(reader + 1))
 
 
+def gate_case(seed: int, expected: np.ndarray, dtype: Any) -> tuple[jax.Array, np.ndarray]:
+    """A gate behind NaN where the query would be, and the gated expectation."""
+    gate = np.array(jnp.asarray(3 * np.random.default_rng(seed).standard_normal((2, *expected.shape)), dtype))
+    gate[0] = np.nan
+    factor = 1 / (1 + np.exp(-gate[1].astype(np.float64)))
+    return jnp.asarray(np.concatenate(gate, axis=-1)), expected * factor
+
+
 def ring_case(
     seed: int,
     sizes: Sizes,

@@ -21,18 +21,24 @@ def _bytes(*shapes: jax.ShapeDtypeStruct) -> int:
     return sum(math.prod(shape.shape) * shape.dtype.itemsize for shape in shapes)
 
 
+def _gated(*operands, **options):
+    *others, gate = operands
+    return paged_block_attention(*others, gate=gate, **options)
+
+
 def _paged(slots: int) -> Program:
-    """A full-attention layer of the target: 24 query heads over 4 of 256."""
+    """A full-attention layer of the target: 24 query heads over 4 of 256, gates behind the queries."""
     q = jax.ShapeDtypeStruct((slots, ROWS, 24, 256), BF16)
     pages = jax.ShapeDtypeStruct((slots * CONTEXT // PAGE, PAGE, 4, 256), BF16)
     table = jax.ShapeDtypeStruct((slots, CONTEXT // PAGE), INT32)
     start = jax.ShapeDtypeStruct((slots,), INT32)
+    gate = jax.ShapeDtypeStruct((slots, ROWS, 24, 512), BF16)
     return Program(
         op="paged_block_attention",
         label=f"{slots * ROWS} rows",
-        function=functools.partial(paged_block_attention, implementation="mosaic_gpu"),
-        shapes=(q, pages, pages, table, start),
-        bytes_moved=_bytes(q, pages, pages, table, start, q),
+        function=functools.partial(_gated, implementation="mosaic_gpu"),
+        shapes=(q, pages, pages, table, start, gate),
+        bytes_moved=_bytes(q, pages, pages, table, start, q, q),
     )
 
 

@@ -25,7 +25,7 @@ def outcome(function: Callable, arguments: tuple[Any, ...], want: np.ndarray, bo
 
 
 @contextlib.contextmanager
-def late_copies(module: ModuleType, *, wait: bool) -> Iterator[None]:
+def late_copies(*modules: ModuleType, wait: bool) -> Iterator[None]:
     """Copies into shared memory that a single barrier guards happen when it is waited for, and no earlier.
 
     The interpreter makes a copy at once, so that a forgotten wait would go unseen. `wait=False` forgets it. Copies
@@ -45,5 +45,5 @@ def late_copies(module: ModuleType, *, wait: bool) -> Iterator[None]:
                 late.pop()()
             plgpu.barrier_wait(barrier)
 
-    with planted(module, copy_gmem_to_smem=copy, barrier_wait=barrier_wait):
+    with planted(*modules, copy_gmem_to_smem=copy, barrier_wait=barrier_wait):
         yield

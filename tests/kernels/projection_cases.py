@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.projection import RowNorm, project, project_gated, project_norm, project_residual
+from pallas_kernels.projection import project, project_gated, project_norm, project_residual
+from pallas_kernels.row_norm import RowNorm
 from tests.oracle_drafter import wide
 
 EPS = 1e-6

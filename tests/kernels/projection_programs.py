@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.projection import RowNorm, project, project_gated, project_norm
+from pallas_kernels.projection import project, project_gated, project_norm
+from pallas_kernels.row_norm import RowNorm
 from tests.kernels.machine_code import Program
 
 HIDDEN, INTERMEDIATE, EPS = 5120, 17408, 1e-6

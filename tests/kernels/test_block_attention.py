@@ -18,7 +18,7 @@ from pallas_kernels.block_attention import (
 )
 from pallas_kernels.block_attention.long_context import paged_attention_in_steps
 from pallas_kernels.block_attention.tiles import Geometry
-from tests.kernels.block_attention_cases import GARBAGE, RUN, Sizes, paged_case, ring_case
+from tests.kernels.block_attention_cases import GARBAGE, RUN, Sizes, gate_case, paged_case, ring_case
 from tests.kernels.interpreter import interpret, interpreting
 from tests.tolerances import BF16_ATTENTION, FP32_OP, assert_close
 
@@ -54,6 +54,22 @@ def test_ring(implementation, dtype, case):
     sizes, ring, tiles = RING[case]
     function = functools.partial(ring_block_attention, window=ring["window"], causal=ring["causal"])
     check(function, functools.partial(ring_case, 2, sizes, **ring), implementation, dtype, tiles)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("case", PAGED)
+@pytest.mark.parametrize(("implementation", "dtype"), FORMS)
+def test_gated(implementation, dtype, case, splits):
+    """With parts to join and without."""
+    sizes, pages, tiles = PAGED[case]
+    operands, expected = paged_case(1, sizes, **pages, dtype=dtype)
+    gate, expected = gate_case(2, expected, dtype)
+
+    def attend(*operands, **options):
+        return paged_block_attention(*operands[:-1], gate=operands[-1], **options)
+
+    tiles = dataclasses.replace(tiles, splits=splits)
+    check(attend, lambda **_: ((*operands, gate), expected), implementation, dtype, tiles)
 
 
 @pytest.mark.parametrize("positions", [64, 128, 500])
@@ -130,6 +146,8 @@ def test_shapes_that_do_not_fit_together_are_refused():
         paged_block_attention(q, k, v[:, :, :, :32], table, start)
     with pytest.raises(ValueError, match=r"start has shape \(2,\), wanted one number per slot: \(1,\)"):
         paged_block_attention(q, k, v, table, jnp.zeros((2,), jnp.int32))
+    with pytest.raises(ValueError, match=r"gate has shape \(1, 4, 2, 63\), wanted \(1, 4, 2\) heads of at least 64"):
+        paged_block_attention(q, k, v, table, start, gate=q[..., 1:])
     with pytest.raises(ValueError, match="wanted one row of pages per slot: 1"):
         paged_block_attention(q, k, v, table[0], start)
     block = q[:, :, :1]

@@ -15,15 +15,17 @@ from pallas_kernels.block_attention import (
     api,
     combine,
     context,
+    layout,
     mosaic_gpu,
     paged_block_attention,
     ring_block_attention,
 )
 from pallas_kernels.block_attention.layout import UNSEEN
 from pallas_kernels.block_attention.tiles import Geometry
-from tests.kernels.block_attention_cases import Sizes, paged_case, ring_case
+from tests.kernels.block_attention_cases import Sizes, gate_case, paged_case, ring_case
 from tests.kernels.interpreter import interpret
 from tests.kernels.planted import nothing, planted, shadow_reads
+from tests.kernels.planted_outcome import late_copies
 from tests.tolerances import BF16_ATTENTION, relative_rms
 
 pytestmark = pytest.mark.kernels
@@ -49,7 +51,7 @@ def run_ring():
 
 
 def run_combine():
-    """Five parts and two stages; the third part saw nothing in some rows."""
+    """Five parts and two stages; the third part saw nothing in some rows; a gate."""
     rng = np.random.default_rng(7)
     parts = rng.standard_normal((5, 1, 1, 1, 64, 64)).astype(jnp.bfloat16)
     normalisers = rng.standard_normal((5, 1, 1, 1, 64)).astype(np.float32) * 4
@@ -57,8 +59,9 @@ def run_combine():
     shares = np.exp2(normalisers.astype(np.float64))
     expected = (parts * shares[..., None]).sum(0) / shares.sum(0)[..., None]
     expected = expected.reshape(1, 4, 16, 64).swapaxes(1, 2)  # [B, T, N, D]
+    gate, expected = gate_case(8, expected, jnp.bfloat16)
     function = functools.partial(combine.combine, geometry=Geometry.of(16, 4, 64), stages=2)
-    return *interpret(function, jnp.asarray(parts), jnp.asarray(normalisers)), expected
+    return *interpret(function, jnp.asarray(parts), jnp.asarray(normalisers), gate), expected
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +137,12 @@ class Barriers:
 def test_a_barrier_that_is_not_awaited_is_noticed(monkeypatch, barrier):
     with shadow_reads(mosaic_gpu, **Barriers(monkeypatch).without("barrier_wait", barrier)):
         assert noticed(run_ring)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_the_gate_is_awaited(wait):
+    with late_copies(combine, layout, wait=wait):
+        assert bool(noticed(run_combine)) != wait
 
 
 @pytest.mark.parametrize("operand", ["k", "v"])

@@ -168,7 +168,10 @@ def test_attention_over_pages(kind):
     """The target's heads, with the tiles that a GPU gets: the output stays in its registers."""
     sizes = block_attention_cases.Sizes(before=(120, 0), rows=16, heads=6, kv_heads=1, head_dim=256)
     operands, expected = block_attention_cases.paged_case(1, sizes, page=64, pages=3, dtype=jnp.bfloat16)
-    assert_close("output", run(kind, block_attention.paged_block_attention, *operands), expected, BF16_ATTENTION)
+    gate, expected = block_attention_cases.gate_case(2, expected, jnp.bfloat16)
+    # Traced as an argument, as the operands are.
+    output = run(kind, lambda *a, **o: block_attention.paged_block_attention(*a[:-1], gate=a[-1], **o), *operands, gate)
+    assert_close("output", output, expected, BF16_ATTENTION)
 
 
 @every_gpu

@@ -10,10 +10,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from pallas_kernels.attention_inputs import Heads, rotate_and_store
 from pallas_kernels.block_attention import paged_block_attention, ring_block_attention
 from pallas_kernels.bridge import BridgeGates, bridge
 from pallas_kernels.gated_delta import Records, gated_delta_prefill, gated_delta_replay
 from pallas_kernels.retrieval import CoarseHead, retrieve
+from pallas_kernels.rope import Rope
+from pallas_kernels.row_norm import RowNorm
 from pallas_kernels.tail import tail_scores
 from tests.kernels.machine_code import Program, compile_program
 
@@ -46,7 +49,36 @@ def ring(rows, held, heads, kv_heads, dim):
 
 def paged(rows, heads, kv_heads, dim, page):
     q, pages = bf16(3, rows, heads, dim), bf16(9, page, kv_heads, dim)
-    return program(paged_block_attention, q, pages, pages, i32(3, 3), i32(3), label=f"{rows}-{dim}")
+    shapes = q, pages, pages, i32(3, 3), i32(3)
+    return program(paged_block_attention, *shapes, label=f"{rows}-{dim}")
+
+
+def gated(rows, heads, kv_heads, dim, page):
+    plain = paged(rows, heads, kv_heads, dim, page)
+
+    def paged_with_a_gate(*operands, **options):
+        return paged_block_attention(*operands[:-1], gate=operands[-1], **options)
+
+    return program(paged_with_a_gate, *plain.shapes, bf16(3, rows, heads, dim + 64), label=plain.label)
+
+
+def inputs(slots, rows, heads, kv_heads, dim, rotated):
+    keys = kv_heads * dim
+    weight: Any = bf16(dim)
+
+    def rotated_and_stored(q, k, v, k_cache, v_cache, at, positions, weight, **options):
+        norm = RowNorm(weight, 1e-6, "plain")
+        q, k = Heads(q, norm, heads, dim), Heads(k, norm, kv_heads, dim)
+        return rotate_and_store([q], k, v, k_cache, v_cache, at, positions, Rope(rotated, 1e4), **options)
+
+    return program(
+        rotated_and_stored,
+        *(bf16(slots, rows, width) for width in (heads * (dim + 8), keys, keys)),
+        *(bf16(70, kv_heads, dim) for _ in range(2)),
+        *(i32(slots, rows) for _ in range(2)),
+        weight,
+        label=f"{slots}-{rows}-{dim}-{rotated}",
+    )
 
 
 def gated_delta(slots, rows, recorded, key_heads, value_heads, value_dim):
@@ -100,6 +132,10 @@ PROGRAMS = (
     ring(16, 1000, 2, 2, 192),
     paged(1, 6, 1, 256, 64),
     paged(7, 4, 2, 64, 128),
+    gated(5, 6, 2, 128, 64),
+    inputs(1, 1, 1, 1, 64, 64),
+    inputs(3, 5, 2, 3, 192, 128),
+    inputs(2, 7, 2, 1, 256, 64),
     *gated_delta(1, 1, 1, 1, 1, 64),
     *gated_delta(3, 5, 7, 2, 6, 192),
     *drafter(1, 8, 128, 128, 128),

@@ -1,6 +1,7 @@
 """The root mean square norms of the two models: over the last axis, in float32, rounded as their checkpoints want."""
 
 import dataclasses
+import functools
 from typing import Literal
 
 import jax
@@ -10,9 +11,10 @@ from jaxtyping import Array, Float
 Form = Literal["one_plus", "plain"]
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["weight"], meta_fields=["eps", "form"])
 @dataclasses.dataclass(frozen=True)
 class RowNorm:
-    """A norm that follows a projection.
+    """A norm of rows, or of the heads of rows.
 
     "one_plus": the weight is the offset from one, and the product is taken in float32 (a `qwen3_5` target).
     "plain": the weight multiplies what is already rounded to the rows' type (the drafter, and a `qwen3` target).
@@ -29,7 +31,7 @@ class RowNorm:
 
 
 def scaled(x: Array, scale: Array, weight: Array, form: Form) -> Array:
-    """x times its rows' scale and the weight, rounded as the form says; also used inside the kernel."""
+    """x times its rows' scale and the weight, rounded as the form says; also used inside kernels."""
     x32 = x.astype(jnp.float32) * scale
     if form == "one_plus":
         return (x32 * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
