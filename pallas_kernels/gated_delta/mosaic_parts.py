@@ -13,7 +13,7 @@ from pallas_kernels.matrix_unit import MatrixUnit
 from pallas_kernels.shared_memory import tiled
 
 Ref = Any  # of shared memory, inside a kernel
-ROWS = 64  # of every left factor
+ROWS = 64  # of a left factor; what a smaller one has is in its shape
 
 
 def matrix(swizzle: int, *shape: int):
@@ -28,7 +28,16 @@ def write_parts(x: Float[Array, "ROWS N"], part: Callable[[int], Ref]) -> None:
     plgpu.commit_smem()
 
 
-def product(unit: MatrixUnit, left: Callable[[int], Ref], right: Callable[[int], Ref]) -> Float[Array, "ROWS columns"]:
+def left_factor(unit: MatrixUnit, x: Float[Array, "ROWS N"], part: Callable[[int], Ref]) -> Callable[[int], Any]:
+    """x, in the layout `unit.left`, as `product` takes it: in `part` where the unit reads shared memory."""
+    if unit.left_in_registers:
+        parts = split(x)
+        return lambda index: parts[index]
+    write_parts(x, part)
+    return part
+
+
+def product(unit: MatrixUnit, left: Callable[[int], Any], right: Callable[[int], Ref]) -> Float[Array, "rows columns"]:
     """left @ right in float32; each is given by its parts."""
     return unit.multiply(*[(left(i), right(j)) for i, j in TERMS])
 

@@ -26,6 +26,7 @@ from pallas_kernels.gated_delta.mosaic_replay_operands import BLOCK, pack_gates,
 from pallas_kernels.gated_delta.records import Records
 from pallas_kernels.matrix_unit import matrix_unit
 from pallas_kernels.tuning import tuned_tiles
+from pallas_kernels.warp_rows import NO_SCRATCH
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Tiles:
 
 
 def candidate_tiles(value_heads: int, key_heads: int, value_dim: int) -> list[Tiles]:
-    """Every cut of a key head's tiles into equal parts."""
-    total = value_heads // key_heads * (value_dim // TILE_V)
-    return [Tiles(per_block=n, stages=min(n, 2)) for n in range(1, total + 1) if total % n == 0]
+    """Every cut of a key head's tiles into equal parts, with two tiles in shared memory where they fit."""
+    group = value_heads // key_heads
+    total = group * (value_dim // TILE_V)
+    fit = 2 if _bytes(group, stages=2) <= architecture().shared_memory_bytes else 1
+    return [Tiles(per_block=n, stages=min(n, fit)) for n in range(1, total + 1) if total % n == 0]
 
 
 def default_tiles(slots: int, value_heads: int, key_heads: int, value_dim: int, sms: int) -> Tiles:
@@ -75,10 +78,14 @@ def obstacles(
     total = group * (value_dim // TILE_V)
     if tiles and (tiles.per_block < 1 or total % tiles.per_block or tiles.stages not in (1, 2)):
         found.append(f"{tiles}, wanted per_block to divide {total} and 1 or 2 stages")
-    need = shared_memory_bytes(group, stages=2)
+    need = _bytes(group, stages=tiles.stages if tiles else 1)
     if need > (most := architecture().shared_memory_bytes):
         found.append(f"{group} value heads per key head take {need} bytes of {most} shared memory")
     return found
+
+
+def _bytes(group: int, stages: int) -> int:
+    return shared_memory_bytes(matrix_unit(), group, stages)
 
 
 def replay(
@@ -139,5 +146,6 @@ def launch(
         out_type=jax.ShapeDtypeStruct(values.shape, jnp.float32),
         grid=(slots, key_heads, group * (value_dim // TILE_V) // tiles.per_block),
         grid_names=("slot", "key_head", "part"),
-        scratch_types=scratch_shapes(group, tiles.stages),
+        compiler_params=NO_SCRATCH,
+        scratch_types=scratch_shapes(unit, group, tiles.stages),
     )(state_ref, accepted, rows, gates, deltas_ref, values)

@@ -13,54 +13,74 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.bf16_parts import PARTS
-from pallas_kernels.gated_delta.mosaic_parts import ROWS, matrix, product, stacked, transposed, write_parts
+from pallas_kernels.bf16_parts import PARTS, split
+from pallas_kernels.gated_delta.mosaic_parts import (
+    ROWS,
+    left_factor,
+    matrix,
+    product,
+    stacked,
+    transposed,
+    write_parts,
+)
 from pallas_kernels.gated_delta.mosaic_replay_operands import BLOCK, DECAY, FACTOR, GATES, HIGH, LOW
 from pallas_kernels.matrix_unit import MatrixUnit
 from pallas_kernels.shared_memory import tiled
+from pallas_kernels.warp_rows import BY_ROW, COLUMNS
 
 TILE_V = ROWS  # of one product
 KEY_DIM = 128
 PAIRS = 2 * BLOCK  # a block's keys, then its queries
 
 _TILE = plgpu.Layout.WGMMA
-_PER_ROW = _TILE.reduce(1)  # one value per row of a tile
-_PER_COLUMN = _TILE.reduce(0)
+_PER_COLUMN = _TILE.reduce(0)  # one value per column of a tile
+_FEW_ROWS = plgpu.Layout.MMA_ACC(jnp.bfloat16, m_warps=1)  # of [16, 32k], stored to tiled memory without conflicts
+# Of K: what lies in registers at a time, of a tile beside its sum, and of a left factor.
+_HALVES = tuple(pl.ds(start, KEY_DIM // 2) for start in (0, KEY_DIM // 2))
+_PIECE = 32
 _NEVER = -1e30  # its exponential is 0
 # Rows of sums_s: cumulative log decays of the new block as a sum of two, and the weights of the fold.
 _SUM_HIGH, _SUM_LOW, _FOLD = range(3)
 
 
-def scratch_shapes(group: int, stages: int) -> dict[str, Any]:
+def scratch_shapes(unit: MatrixUnit, group: int, stages: int) -> dict[str, Any]:
     """Shared memory for `group` value heads per key head and `stages` tiles of the state, and the barriers."""
     f32 = jnp.float32
+    gram_rows = _gram_rows(unit)
     # Swizzles of the factors of products over K, and over the 16 rows of a block.
-    deep, shallow = 128, 32
+    deep, shallow = 2 * _PIECE if unit.left_in_registers else 128, 32
+    left_factors = {
+        "state_parts_s": matrix(deep, PARTS, TILE_V, KEY_DIM),
+        "narrow_parts_s": matrix(shallow, PARTS, TILE_V, BLOCK),
+    }
     return {
         "state_s": tiled(f32, 128, stages, TILE_V, KEY_DIM),
         "deltas_s": tiled(f32, 64, stages, TILE_V, BLOCK),
         "values_s": tiled(f32, 128, stages, BLOCK, TILE_V),
-        # A product reads 64 rows of a part, also of the last one, which has 32.
-        "pairs_s": matrix(deep, (PARTS - 1) * PAIRS + TILE_V, KEY_DIM),
+        # A product may read more rows of the last part than it has.
+        "pairs_s": matrix(deep, (PARTS - 1) * PAIRS + max(PAIRS, gram_rows), KEY_DIM),
         "recorded_s": matrix(shallow, PARTS * BLOCK, KEY_DIM),
         "gates_s": plgpu.SMEM((group, GATES, PAIRS), f32),
-        "sums_s": plgpu.SMEM((3, TILE_V), f32),
-        "coefficients_s": plgpu.SMEM((TILE_V, PAIRS), f32),
-        "gram_s": plgpu.SMEM((TILE_V, PAIRS), f32),
-        "solve_s": matrix(shallow, PARTS, TILE_V, PAIRS),
-        "state_parts_s": matrix(deep, PARTS, TILE_V, KEY_DIM),
-        "narrow_parts_s": matrix(shallow, PARTS, TILE_V, BLOCK),
+        "sums_s": plgpu.SMEM((3, PAIRS), f32),
+        "coefficients_s": plgpu.SMEM((BLOCK, PAIRS), f32),
+        "gram_s": plgpu.SMEM((gram_rows, PAIRS), f32),
+        "solve_s": matrix(shallow, PARTS, BLOCK, PAIRS),
         "new_deltas_s": tiled(f32, 64, TILE_V, BLOCK),
         "out_s": tiled(f32, 128, BLOCK, TILE_V),
         "head_loaded": plgpu.Barrier(num_arrivals=3),
         "tile_loaded": plgpu.Barrier(num_arrivals=3, num_barriers=stages),
-    }
+    } | ({} if unit.left_in_registers else left_factors)
 
 
-def shared_memory_bytes(group: int, stages: int) -> int:
-    """Of `scratch_shapes`, with room for the barriers and the compiler's own use."""
-    shapes = [ref for ref in scratch_shapes(group, stages).values() if not isinstance(ref, plgpu.Barrier)]
-    return sum(math.prod(ref.shape) * jnp.dtype(ref.dtype).itemsize for ref in shapes) + 4096
+def _gram_rows(unit: MatrixUnit) -> int:
+    """Rows of the product whose first 16 rows are wanted."""
+    return unit.block_rows(BLOCK, (PAIRS,))
+
+
+def shared_memory_bytes(unit: MatrixUnit, group: int, stages: int) -> int:
+    """Of `scratch_shapes`, with room for the barriers and alignment."""
+    shapes = [ref for ref in scratch_shapes(unit, group, stages).values() if not isinstance(ref, plgpu.Barrier)]
+    return sum(math.prod(ref.shape) * jnp.dtype(ref.dtype).itemsize for ref in shapes) + 2048
 
 
 def body(
@@ -144,8 +164,8 @@ def body(
 
 
 def _gram(unit: MatrixUnit, smem):
-    """[64, 32], of which rows j < 16 count: products of key j with every key and query i."""
-    return product(unit, stacked(smem.pairs_s, PAIRS, TILE_V), transposed(stacked(smem.pairs_s, PAIRS)))
+    """[16 or more, 32], of which rows j < 16 count: products of key j with every key and query i."""
+    return product(unit, stacked(smem.pairs_s, PAIRS, _gram_rows(unit)), transposed(stacked(smem.pairs_s, PAIRS)))
 
 
 def _prepare_head(smem, gates_s):
@@ -153,63 +173,72 @@ def _prepare_head(smem, gates_s):
 
     With A and P as in xla.py, solve_s [j, i] holds (I + A)^-1 transposed beside (P (I + A)^-1) transposed.
     """
-    narrow = (TILE_V, BLOCK)
-    row, column = _iota(narrow, 0), _iota(narrow, 1)
-    upto = column <= row % BLOCK
+    shape = BLOCK, PAIRS
+    row, column = (plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=BY_ROW) for axis in (0, 1))
+
+    def across_rows(ref):
+        return plgpu.layout_cast(_across_rows(_load(ref, COLUMNS), shape), BY_ROW)
+
+    def across_columns(ref):
+        return _across_columns(_load(ref, BY_ROW.reduce(1)), shape)
+
+    keys, queries = pl.ds(0, BLOCK), pl.ds(BLOCK, BLOCK)
     for target, source in ((_SUM_HIGH, HIGH), (_SUM_LOW, LOW)):
-        g = _across_rows(_load(gates_s.at[source, pl.ds(0, BLOCK)], _PER_COLUMN), narrow)
-        smem.sums_s[target] = jnp.sum(jnp.where(upto, g, 0.0), axis=1)
-    # From each recorded row to the last accepted one; the rows after the sixteenth hold the sum of all.
-    g = _across_rows(_load(gates_s.at[DECAY, pl.ds(0, BLOCK)], _PER_COLUMN), narrow)
-    smem.sums_s[_FOLD] = jnp.exp(jnp.sum(jnp.where((column > row) | (row >= BLOCK), g, 0.0), axis=1))
+        total = jnp.sum(jnp.where(column <= row, across_rows(gates_s.at[source]), 0.0), axis=1)
+        for half in (keys, queries):
+            smem.sums_s[target, half] = total
+    # From each recorded row to the last accepted one, then the sum of all.
+    g = across_rows(gates_s.at[DECAY])
+    smem.sums_s[_FOLD, keys] = jnp.exp(jnp.sum(jnp.where(column > row, g, 0.0), axis=1))
+    smem.sums_s[_FOLD, queries] = jnp.exp(jnp.sum(g, axis=1))
     plgpu.commit_smem()
 
-    both = (TILE_V, PAIRS)
-    row, column = _iota(both, 0), _iota(both, 1)
     later = jnp.where(column < BLOCK, column > row, column - BLOCK >= row)
     high, low = (
-        _across_rows(_load(smem.sums_s.at[i, pl.ds(0, PAIRS)], _PER_COLUMN), both)
-        - _across_columns(_load(smem.sums_s.at[i], _PER_ROW), both)
-        for i in (_SUM_HIGH, _SUM_LOW)
+        across_rows(smem.sums_s.at[i]) - across_columns(smem.sums_s.at[i, keys]) for i in (_SUM_HIGH, _SUM_LOW)
     )
     decay = jnp.exp(jnp.where(later, high + low, _NEVER))
-    factor = _across_rows(_load(gates_s.at[FACTOR], _PER_COLUMN), both)
-    smem.coefficients_s[...] = jnp.where(row < BLOCK, _load(smem.gram_s, _TILE) * decay * factor, 0.0)
+    gram = _load(smem.gram_s.at[keys], BY_ROW)
+    smem.coefficients_s[...] = gram * decay * across_rows(gates_s.at[FACTOR])
     plgpu.commit_smem()
 
     def eliminate(j, solution):
         # Column j is final: no coefficient of a row leads back to it.
         final = jnp.sum(jnp.where(column == j, solution, 0.0), axis=1)
-        coefficients = _across_rows(_load(smem.coefficients_s.at[j], _PER_COLUMN), both)
-        return solution + _across_columns(final, both) * coefficients
+        return solution + _across_columns(final, shape) * across_rows(smem.coefficients_s.at[j])
 
     identity = jnp.where(row == column, 1.0, 0.0)
-    write_parts(jax.lax.fori_loop(0, BLOCK, eliminate, identity), lambda part: smem.solve_s.at[part])
+    solution = jax.lax.fori_loop(0, BLOCK, eliminate, identity)
+    plgpu.commit_smem()
+    # No warp needs the coefficients any more. In their place the solution gets a layout that products can be fed from.
+    smem.coefficients_s[...] = solution
+    plgpu.commit_smem()
+    write_parts(_load(smem.coefficients_s, _FEW_ROWS), lambda part: smem.solve_s.at[part])
 
 
 def _fold(unit: MatrixUnit, smem, stage, accepted):
-    """Adds the accepted rows of the records to the state tile, where it lies and in state_parts_s."""
+    """Adds the accepted rows of the records to the state tile, where it lies and, for wgmma, in state_parts_s."""
     narrow = (TILE_V, BLOCK)
-    weight = _across_rows(_load(smem.sums_s.at[_FOLD, pl.ds(0, BLOCK)], _PER_COLUMN), narrow)
+    weight = _across_rows(_load(smem.sums_s.at[_FOLD, pl.ds(0, BLOCK)], unit.left.reduce(0)), narrow)
     # Rejected rows may hold anything, so they are replaced and not multiplied by zero.
-    kept = _iota(narrow, 1) < accepted
-    deltas = jnp.where(kept, _load(smem.deltas_s.at[stage], _TILE) * weight, 0.0)
-    write_parts(deltas, lambda part: smem.narrow_parts_s.at[part])
+    kept = plgpu.broadcasted_iota(jnp.int32, narrow, 1, layout=unit.left) < accepted
+    deltas = jnp.where(kept, _load(smem.deltas_s.at[stage], unit.left) * weight, 0.0)
+    deltas = left_factor(unit, deltas, lambda part: smem.narrow_parts_s.at[part])
     retained = smem.sums_s[_FOLD, BLOCK]
-    # Half of the columns at a time: the registers then hold half a tile and half an accumulator.
-    width = KEY_DIM // 2
-    for start in (0, width):
-        columns = pl.ds(start, width)
+    for columns in _HALVES:
         recorded = stacked(smem.recorded_s.at[:, columns], BLOCK)
-        update = product(unit, lambda part: smem.narrow_parts_s.at[part], recorded)
+        update = product(unit, deltas, recorded)
         state = plgpu.load(smem.state_s.at[stage, :, columns], layout=_TILE) * retained + update
         smem.state_s[stage, :, columns] = state
-        write_parts(state, lambda part, columns=columns: smem.state_parts_s.at[part, :, columns])
+        if unit.left_in_registers:
+            plgpu.commit_smem()
+        else:
+            write_parts(state, lambda part, columns=columns: smem.state_parts_s.at[part, :, columns])
 
 
 def _read(unit: MatrixUnit, smem, stage, gates_s):
-    """Deltas and outputs [64, 16] of the new block, from the parts of the folded state."""
-    pairs = product(unit, lambda part: smem.state_parts_s.at[part], transposed(stacked(smem.pairs_s, PAIRS)))
+    """Deltas and outputs [64, 16] of the new block, from the folded state."""
+    pairs = _read_pairs(unit, smem, stage)
     narrow = (TILE_V, BLOCK)
     high, low = (_load(smem.sums_s.at[i, pl.ds(0, BLOCK)], _PER_COLUMN) for i in (_SUM_HIGH, _SUM_LOW))
     into = _across_rows(jnp.exp(high + low), narrow)
@@ -219,19 +248,38 @@ def _read(unit: MatrixUnit, smem, stage, gates_s):
     # beta (v - into S k), written without a minus before a product: its sign flip would be moved above the wait for
     # the matrix unit, and the compiler would then wait after every single product.
     residual = (minus_beta * into) * pairs[:, :BLOCK] + (-minus_beta) * values
-    write_parts(residual, lambda part: smem.narrow_parts_s.at[part])
-    solved = product(
-        unit, lambda part: smem.narrow_parts_s.at[part], lambda part: smem.solve_s.at[part, pl.ds(0, BLOCK)]
-    )
+    if unit.left_in_registers:
+        # A sum has another layout than a left factor.
+        smem.new_deltas_s[...] = residual
+        plgpu.commit_smem()
+        residual = _load(smem.new_deltas_s, unit.left)
+    residual = left_factor(unit, residual, lambda part: smem.narrow_parts_s.at[part])
+    solved = product(unit, residual, lambda part: smem.solve_s.at[part])
     return solved[:, :BLOCK], into * pairs[:, BLOCK:] + solved[:, BLOCK:]
+
+
+def _read_pairs(unit: MatrixUnit, smem, stage):
+    """[64, 32]: products of the folded state with the block's keys and queries.
+
+    Where the state comes from its tile, each piece of K is summed apart: the small partial products of a piece then
+    meet no large sum.
+    """
+    pairs = transposed(stacked(smem.pairs_s, PAIRS))
+    if not unit.left_in_registers:
+        return product(unit, lambda part: smem.state_parts_s.at[part], pairs)
+
+    def add(step, total):
+        columns = pl.ds(step * _PIECE, _PIECE)
+        state = split(_load(smem.state_s.at[stage, :, columns], unit.left))
+        piece = transposed(stacked(smem.pairs_s.at[:, columns], PAIRS))
+        return total + product(unit, lambda part: state[part], piece)
+
+    none = plgpu.layout_cast(jnp.zeros((TILE_V, PAIRS), jnp.float32), _TILE)
+    return jax.lax.fori_loop(0, KEY_DIM // _PIECE, add, none)
 
 
 def _load(ref, layout):
     return plgpu.load(ref, layout=layout, optimized=False)
-
-
-def _iota(shape, axis):
-    return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=_TILE)
 
 
 def _across_rows(x, shape):

@@ -24,6 +24,8 @@ class Mma:
     """Four warps share a product: those of 64 rows have 16 each, those of fewer share the columns too."""
 
     widest = 64  # columns of a product that leave registers for anything else
+    left = plgpu.Layout.MMA_LHS(jnp.bfloat16)  # of the values that become a left factor of 64 rows
+    left_in_registers = True
 
     def block_rows(self, rows: int, columns: Sequence[int]) -> int:
         """As `Wgmma.block_rows`: fewer rows are less work, where the columns can be shared evenly."""
@@ -34,37 +36,42 @@ class Mma:
         """As `Wgmma.columns_step`."""
         return _step(self.block_rows(rows, ()))
 
-    def multiply(self, *pairs: tuple[Ref, Ref]) -> Float[Array, "M N"]:
-        """The sum of a @ b over the pairs, in float32. The operands are free afterwards."""
+    def multiply(self, *pairs: tuple[Any, Ref]) -> Float[Array, "M N"]:
+        """The sum of a @ b over the pairs, in float32; see `add`."""
         a, b = pairs[0]
         return self._add_all(_zeros(a.shape[0], b.shape[1]), pairs)
 
-    def add(self, total: Float[Array, "M N"], a: Ref, b: Ref) -> Float[Array, "M N"]:
-        """total + a @ b. The operands are free afterwards."""
+    def add(self, total: Float[Array, "M N"], a: Any, b: Ref) -> Float[Array, "M N"]:
+        """total + a @ b; `a` may be an array, in the layout `left`. The operands are free afterwards."""
+        return self._add_all(total, [(a, b)])
+
+    def _add_all(self, total, pairs):
+        for index, (a, b) in enumerate(pairs):
+            total = self._add(total, a, b)
+            # A fence: copies may overwrite what has been read. It also keeps the compiler from reading the operands of
+            # the next products already, and spilling them; right factors alone it may read.
+            if index == len(pairs) - 1 or not isinstance(a, jax.Array):
+                plgpu.commit_smem()
+        return total
+
+    def _add(self, total, a, b):
         depth, width = b.shape
         dtype = jnp.dtype(a.dtype)
-        step = math.gcd(depth, LINE_BYTES // dtype.itemsize)
+        held = isinstance(a, jax.Array)
+        step = depth if held else math.gcd(depth, LINE_BYTES // dtype.itemsize)
         layouts = plgpu.Layout.MMA_LHS, plgpu.Layout.MMA_RHS, plgpu.Layout.MMA_ACC
         lhs, rhs, acc = (layout(dtype, m_warps=a.shape[0] // 16) for layout in layouts)
         slices = [pl.ds(n, min(COLUMNS, width - n)) for n in range(0, width, COLUMNS)]
 
         def add_step(k, sums):
             along = pl.ds(k * step, step)
-            left = plgpu.load(a.at[:, along], layout=lhs, optimized=False)
+            left = a if held else plgpu.load(a.at[:, along], layout=lhs, optimized=False)
             rights = [plgpu.load(b.at[along, here], layout=rhs, optimized=False) for here in slices]
             return tuple(plgpu.mma(part, left, right) for part, right in zip(sums, rights, strict=True))
 
         sums = tuple(plgpu.layout_cast(total[:, here.start : here.start + here.size], acc) for here in slices)
-        sums = lax.fori_loop(0, depth // step, add_step, sums)
-        # A fence: copies may overwrite what has been read. It also keeps the compiler from reading the operands of the
-        # next products already, and spilling them.
-        plgpu.commit_smem()
+        sums = add_step(0, sums) if held else lax.fori_loop(0, depth // step, add_step, sums)
         return jnp.concatenate([plgpu.layout_cast(part, _layout(len(part))) for part in sums], axis=1)
-
-    def _add_all(self, total, pairs):
-        for a, b in pairs:
-            total = self.add(total, a, b)
-        return total
 
     def accumulate(
         self,

@@ -17,6 +17,8 @@ class Wgmma:
     """The left factor of a product has 64 rows."""
 
     widest = 256  # columns of a product that leave registers for anything else
+    left = plgpu.Layout.WGMMA  # of the values that become a left factor
+    left_in_registers = False  # it is read from shared memory
 
     def block_rows(self, rows: int, columns: Sequence[int]) -> int:
         """Rows of an operand of `accumulate` for 1 to 64 `rows`, whose sums are as wide as `columns`."""

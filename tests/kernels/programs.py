@@ -18,14 +18,12 @@ FEWEST, MOST = "16 rows", ("128 rows", "8 x 512 rows")
 
 
 def programs_of(gpu: str) -> tuple[Program, ...]:
-    """All of them for Hopper; for other GPUs the largest call, or only what fits."""
+    """All of them for Hopper; for other GPUs the largest call, or the smallest where the prefill does not fit."""
     programs = all_programs()
     if gpu == "b200":
         # Few rows of a projection are products of another shape.
         few = [program for program in programs if program.op.startswith("project") and program.label.endswith(FEWEST)]
         return (*few, *[program for program in programs if program.label.endswith(MOST)])
     if gpu == "rtx-pro-6000":
-        # Its blocks have 99 KiB of shared memory, too little for the gated delta kernels.
-        fitting = [program for program in programs if not program.op.startswith("gated_delta")]
-        return tuple(program for program in fitting if program.label.endswith(FEWEST))
+        return tuple(program for program in programs if program.label.endswith(FEWEST))
     return programs

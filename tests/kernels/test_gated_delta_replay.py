@@ -124,7 +124,7 @@ def abstract(**changes: Any):
         ({"recorded": 17}, "rows of the records are 17, wanted 1 to 16"),
         ({"value_dim": 96}, "the value head dim is 96, wanted a multiple of 64"),
         ({"key_dim": 64}, "the key head dim is 64, wanted 128"),
-        ({"value_heads": 64}, "64 value heads per key head take"),
+        ({"value_heads": 256}, "256 value heads per key head take"),
     ],
 )
 def test_a_kernel_that_cannot_run_says_why(changes, reason):

@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.gated_delta import mosaic_parts, mosaic_replay, mosaic_replay_body, mosaic_replay_operands
 from tests.kernels import jax_private
 from tests.kernels.gated_delta_replay_cases import Case, case, lost_memory
-from tests.kernels.interpreter import interpret, interpreting
+from tests.kernels.interpreter import WORKSTATION, gpu, interpret, interpreting
 from tests.kernels.planted import nothing, planted
 from tests.tolerances import FP32_REPLAY, assert_close
 
@@ -62,10 +62,10 @@ def without(name: str, *calls: int) -> Callable:
     return lambda *args, **kwargs: (nothing if next(count) in calls else original)(*args, **kwargs)
 
 
-def assert_noticed() -> None:
+def assert_noticed(function: Callable = replay) -> None:
     """The kernel as it is now races, fails or gives wrong numbers."""
     try:
-        out, races = interpret(replay, *SMALL.arguments)
+        out, races = interpret(function, *SMALL.arguments)
     except jax.errors.JaxRuntimeError as error:
         if re.search("no threads observed phase|operations completed before kernel finished", str(error)):
             return
@@ -80,7 +80,7 @@ def assert_noticed() -> None:
     [
         pytest.param(mosaic_replay_body, "barrier_wait", (0,), id="rows are read before they have come"),
         pytest.param(mosaic_replay_body, "barrier_wait", (1,), id="a tile is read before it has come"),
-        pytest.param(mosaic_replay_body, "commit_smem", (2,), id="results leave before they are written"),
+        pytest.param(mosaic_replay_body, "commit_smem", (4,), id="results leave before they are written"),
         pytest.param(mosaic_parts, "commit_smem", (2, 3), id="the state leaves before it is written"),
         pytest.param(mosaic_replay_body, "wait_smem_to_gmem", (0,), id="results are overwritten while they leave"),
         pytest.param(mosaic_replay_body, "wait_smem_to_gmem", (1,), id="a tile is loaded over one that leaves"),
@@ -90,6 +90,29 @@ def assert_noticed() -> None:
 def test_a_missing_synchronisation_is_noticed(module, name, calls):
     with planted(module, **{name: without(name, *calls)}):
         assert_noticed()
+
+
+# With one tile in shared memory, as on a GPU that has 99 KiB of it.
+ONE_STAGE = mosaic_replay.Tiles(per_block=3, stages=1)
+
+
+def one_stage(*arguments):
+    return mosaic_replay.replay(*arguments, tiles=ONE_STAGE)
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        pytest.param("barrier_wait", (1,), id="a tile is read before it has come"),
+        pytest.param("commit_smem", (4, 5), id="the state leaves before it is written"),
+        pytest.param("commit_smem", (7,), id="results leave before they are written"),
+        pytest.param("wait_smem_to_gmem", (0,), id="results are overwritten while they leave"),
+        pytest.param("wait_smem_to_gmem", (1,), id="a tile is loaded over one that leaves"),
+    ],
+)
+def test_a_missing_synchronisation_is_noticed_without_wgmma(name, calls):
+    with gpu(WORKSTATION), planted(mosaic_replay_body, **{name: without(name, *calls)}):
+        assert_noticed(one_stage)
 
 
 @pytest.mark.parametrize(

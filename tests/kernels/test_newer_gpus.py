@@ -15,6 +15,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels import block_attention, gated_delta, projection, retrieval, tail
 from pallas_kernels.bridge import bridge
 from pallas_kernels.device import architecture, gpu_obstacle
+from pallas_kernels.gated_delta import mosaic_replay
 from pallas_kernels.matrix_unit import Mma, Wgmma, matrix_unit, mma
 from pallas_kernels.projection.mosaic_gpu import projections
 from pallas_kernels.projection.tiles import STEP
@@ -23,6 +24,7 @@ from tests.kernels import (
     block_attention_cases,
     gated_delta_block_cases,
     gated_delta_prefill_cases,
+    gated_delta_replay_cases,
     projection_cases,
     retrieval_cases,
 )
@@ -30,7 +32,7 @@ from tests.kernels.bridge_cases import EPS, BridgeCase
 from tests.kernels.interpreter import BLACKWELL, HOPPER, WORKSTATION, gpu, interpret, interpreting
 from tests.kernels.planted import nothing, planted
 from tests.kernels.tail_cases import TailCase
-from tests.tolerances import BF16_ATTENTION, BF16_OP, FP32_OP, FP32_PREFILL, assert_close
+from tests.tolerances import BF16_ATTENTION, BF16_OP, FP32_OP, FP32_PREFILL, FP32_REPLAY, assert_close
 
 pytestmark = pytest.mark.kernels
 BF16, E4M3 = jnp.bfloat16, jnp.float8_e4m3fn
@@ -184,9 +186,10 @@ def test_attention_over_the_ring(kind):
     assert_close("output", output, expected, BF16_ATTENTION)
 
 
-def test_a_gated_delta_block():
+@every_gpu
+def test_a_gated_delta_block(kind):
     block = gated_delta_block_cases.case(1, accepted=(0, 5, 16), length=(16, 9, 16))
-    o, state, records, _ = run(BLACKWELL, gated_delta.gated_delta_block, *block.arguments, key_heads=block.key_heads)
+    o, state, records, _ = run(kind, gated_delta.gated_delta_block, *block.arguments, key_heads=block.key_heads)
     assert_close("o", o, block.o, BF16_OP)
     assert_close("state", state, block.state, FP32_OP)
     assert_close("deltas", records.d, block.d, BF16_OP)
@@ -200,17 +203,31 @@ def test_a_prompt_through_a_gated_delta_layer():
     assert_close("state", state, wanted.state, FP32_PREFILL)
 
 
-@pytest.mark.parametrize("op", ["block", "prefill"])
-def test_what_does_not_fit_is_said(op):
-    if op == "block":
-        block = gated_delta_block_cases.case(1, accepted=(0,), length=(16,))
-        function, arguments = gated_delta.gated_delta_block, block.arguments
-        options = {"key_heads": block.key_heads}
-    else:
-        wanted = gated_delta_prefill_cases.case(40, seed=1, value_dim=128, key_dim=128)
-        function, arguments, options = gated_delta.gated_delta_prefill, wanted.arguments, {}
-    with pytest.raises(ValueError, match="101376"):
-        run(WORKSTATION, function, *arguments, **options)
+@pytest.mark.parametrize(("kind", "stages"), [(BLACKWELL, 2), (WORKSTATION, 1)])
+def test_a_replay_in_several_tiles(kind, stages):
+    """As many in shared memory as fit; hard inputs, since sums are made in another order than on Hopper."""
+    changes = gated_delta_replay_cases.HARD
+    wanted = gated_delta_replay_cases.case((16, 5, 9, 16, 12), seed=3, value_heads=2, changes=changes)
+    tiles = mosaic_replay.Tiles(per_block=4, stages=stages)
+    with gpu(kind), interpreting():
+        assert tiles in mosaic_replay.candidate_tiles(value_heads=2, key_heads=1, value_dim=128)
+    o, state, records = run(kind, gated_delta.gated_delta_replay, *wanted.arguments, tiles=tiles)
+    for slot in range(len(changes)):
+        assert_close("o", o[slot], wanted.o[slot], FP32_REPLAY)
+        assert_close("state", state[slot], wanted.state[slot], FP32_REPLAY)
+        assert_close("deltas", records.d[slot], wanted.d[slot], FP32_REPLAY)
+
+
+def test_what_does_not_fit_is_said():
+    prefill = gated_delta_prefill_cases.case(40, seed=1, value_dim=128, key_dim=128)
+    replay = gated_delta_replay_cases.case((9,), seed=1, value_heads=2)
+    two_stages = {"tiles": mosaic_replay.Tiles(per_block=4, stages=2)}
+    for function, case, options in (
+        (gated_delta.gated_delta_prefill, prefill, {}),
+        (gated_delta.gated_delta_replay, replay, two_stages),
+    ):
+        with pytest.raises(ValueError, match="101376"):
+            run(WORKSTATION, function, *case.arguments, **options)
 
 
 def a_projection():
