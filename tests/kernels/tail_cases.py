@@ -59,6 +59,31 @@ class TailCase:
             gates=BridgeGates(receiver, predecessor, heard, draw(message)),
         )
 
+    @staticmethod
+    def draw_whole(seed: int, *, slots: int, positions: int, hidden: int, message: int) -> "TailCase":
+        """Small whole numbers: every sum is exact, in whatever order it is taken. All gates are fully open."""
+        rng = np.random.default_rng(seed)
+        code = 256  # its square root is whole
+
+        def draw(*shape, most=1, unit=1.0):
+            return jnp.asarray(unit * rng.integers(-most, most + 1, shape), jnp.bfloat16)
+
+        return TailCase(
+            x=draw(slots, positions, hidden, most=9),
+            magnitude=jnp.ones((slots, positions, 1), jnp.float32),
+            code=draw(slots, positions, code).astype(jnp.float32),
+            predecessor=draw(slots, positions, 16, code),
+            head=draw(slots, positions, 16, hidden, most=3),
+            write=draw(hidden, message),
+            norm=1 + jnp.abs(draw(hidden)),
+            gates=BridgeGates(
+                receiver_gate=draw(message, code, unit=2.0**-8),
+                predecessor_gate=draw(message, code, unit=2.0**-8),
+                message=draw(message, code, unit=2.0**-4),
+                gate_bias=jnp.full((message,), 256.0, jnp.bfloat16),
+            ),
+        )
+
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Positional arguments of `tail_scores`."""

@@ -27,6 +27,6 @@ def test_a_whole_generation_gives_the_same_tokens(kind, new_tokens):
     report = json.loads(done.stdout)
     assert report["kernels"] == report["xla"]
     assert not report["races"]
-    # Some block was folded by more than its first row, so that every part of a cycle had an effect.
-    assert max(map(max, report["xla"]["accepted"])) >= 2
+    # Some later block stands on a fold of more than one row, so that every part of a cycle had an effect.
+    assert any(accepted for request in report["xla"]["accepted"] for accepted in request[:-1])
     assert all(len(tokens) == new_tokens for tokens in report["xla"]["tokens"])
