@@ -3,7 +3,7 @@
 import time
 
 ADDITIONS = 500_000
-ORDINARY = 0.02  # seconds for them in CPython 3.12 on a server's core that has little else to do
+ORDINARY = 0.027  # seconds for them in CPython 3.12: a server's core in a good moment
 
 
 def ordinary_seconds(seconds: float) -> float:
