@@ -5,7 +5,6 @@ import dataclasses
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import jax
 
 from dspine_jax.deviceless import abstract_gpu
-from tests.kernels.ordinary_core import ordinary_seconds
+from tests.kernels.ordinary_core import measured
 
 # C7504: the register limits of warpgroups were dropped. C7514: matrix products were serialised.
 BAD_WARNINGS = ("C7504", "C7514")
@@ -63,9 +62,8 @@ def compile_program(program: Program, gpu: str = "h200") -> MachineCode:
         shapes = device.place(program.shapes)
         # A fresh function: only a kernel that is compiled anew leaves its report.
         function = jax.jit(lambda *a: program.function(*a), donate_argnums=program.donate)
-        start = time.thread_time()
-        lowered = function.lower(*shapes)
-        lower_seconds = ordinary_seconds(time.thread_time() - start)
+        with measured() as lowering:
+            lowered = function.lower(*shapes)
         compiled = lowered.compile()
         reports = sorted(Path(folder).glob("*.ptxas"))
         text = "\n".join(path.read_text() for path in reports)
@@ -75,7 +73,7 @@ def compile_program(program: Program, gpu: str = "h200") -> MachineCode:
     return MachineCode(
         kernels=kernels,
         warnings=tuple(code for code in BAD_WARNINGS if code in text),
-        lower_seconds=lower_seconds,
+        lower_seconds=lowering.seconds,
         hlo=hlo,
         alias_bytes=memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
